@@ -1,0 +1,81 @@
+#ifndef REDLEASE_CORE_LEASE_STATE_IPP
+#define REDLEASE_CORE_LEASE_STATE_IPP
+
+#include <algorithm>
+
+#include <redlease/core/lease_state.hpp>
+
+namespace redlease::inline v1::core {
+
+void LeaseState::expire(Instant now) noexcept {
+  if (phase_ == Phase::held && now >= valid_until_) {
+    phase_ = Phase::lost;
+    reason_ = LossReason::expired;
+    ended_ = valid_until_;
+  }
+}
+
+bool LeaseState::held(Instant now) noexcept {
+  expire(now);
+  return phase_ == Phase::held;
+}
+
+LeaseState::Span LeaseState::remaining(Instant now) noexcept {
+  return held(now) ? valid_until_ - now : Span::zero();
+}
+
+bool LeaseState::may_release(Instant now) noexcept {
+  if (phase_ == Phase::releasing && now >= valid_until_) phase_ = Phase::held;
+  expire(now);
+  return phase_ == Phase::held || phase_ == Phase::releasing;
+}
+
+void LeaseState::begin_renewal(Instant now, Span ttl) noexcept {
+  valid_without_renewal_ = valid_until_;
+  valid_until_ = std::min(valid_until_, now + ttl - drift(ttl));
+}
+
+void LeaseState::renewed(Instant sent, Span ttl, Instant now) noexcept {
+  if (!held(now)) return;
+  const auto counted = std::min(ttl, shortest_in_doubt_);
+  valid_until_ = sent + counted - drift(counted);
+  expire(now);
+}
+
+void LeaseState::renewal_refused() noexcept {
+  if (phase_ == Phase::held) valid_until_ = valid_without_renewal_;
+}
+
+void LeaseState::renewal_in_doubt(Span ttl) noexcept {
+  shortest_in_doubt_ = std::min(shortest_in_doubt_, ttl);
+}
+
+void LeaseState::begin_release() noexcept {
+  if (phase_ == Phase::held) phase_ = Phase::releasing;
+}
+
+void LeaseState::release_refused() noexcept {
+  if (phase_ == Phase::releasing) phase_ = Phase::held;
+}
+
+void LeaseState::released() noexcept {
+  if (phase_ == Phase::held || phase_ == Phase::releasing) phase_ = Phase::released;
+}
+
+void LeaseState::lost(LossReason reason, Instant now) noexcept {
+  expire(now);
+  if (phase_ != Phase::held && phase_ != Phase::releasing) return;
+  phase_ = Phase::lost;
+  reason_ = reason;
+  ended_ = now;
+}
+
+std::optional<LossReason> LeaseState::loss(Instant now) noexcept {
+  expire(now);
+  if (phase_ != Phase::lost) return std::nullopt;
+  return reason_;
+}
+
+}  // namespace redlease::inline v1::core
+
+#endif

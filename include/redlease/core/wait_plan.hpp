@@ -1,0 +1,57 @@
+#ifndef REDLEASE_CORE_WAIT_PLAN_HPP
+#define REDLEASE_CORE_WAIT_PLAN_HPP
+
+#include <optional>
+
+#include <redlease/clock.hpp>
+#include <redlease/core/backoff.hpp>
+
+namespace redlease::inline v1::core {
+
+/// When to try for a key that is held. Pure: time and randomness come in as arguments.
+class WaitPlan {
+ public:
+  using Instant = Clock::time_point;
+  using Span = std::chrono::nanoseconds;
+
+  struct Limits {
+    Span at_most{};
+    std::optional<int> attempts;
+    Span backoff_min{};
+    Span backoff_max{};
+  };
+
+  WaitPlan(const Limits& limits, Instant start) noexcept;
+
+  /// The whole call ends then. With `at_most` = 0 there is one attempt and no such end.
+  Instant deadline() const noexcept { return deadline_; }
+  /// False when the number of attempts, not time, ends the wait.
+  bool has_attempts() const noexcept { return !attempts_left_ || *attempts_left_ > 0; }
+  /// Whether next_attempt() could still name one.
+  bool expects_more(Instant now) const noexcept {
+    return now < last_start_ && (!attempts_left_ || *attempts_left_ > 1);
+  }
+
+  /// An attempt has just ended at `now` without a lease. Returns when to make the next one, or
+  /// nothing when there is none to be made. The instant is the first of: a jittered poll, the
+  /// holder's expiry, and the last moment at which an answer can still be expected in time.
+  std::optional<Instant> next_attempt(Instant now, double random) noexcept;
+
+  /// The server said how long the holder's key has to live.
+  void holder_expires_in(Span ttl, Instant now) noexcept;
+  /// True if asking for that would help: it isn't known yet, or the instant has passed.
+  bool wants_holder_expiry(Instant now) const noexcept {
+    return !holder_expires_ || *holder_expires_ < now;
+  }
+
+ private:
+  Instant deadline_;
+  Instant last_start_;  // later attempts have too little time for an answer
+  std::optional<int> attempts_left_;
+  BackoffSchedule backoff_;
+  std::optional<Instant> holder_expires_;
+};
+
+}  // namespace redlease::inline v1::core
+
+#endif

@@ -1,0 +1,78 @@
+#ifndef REDLEASE_ERROR_HPP
+#define REDLEASE_ERROR_HPP
+
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace redlease::inline v1 {
+
+/// Why an operation failed. Contention is not among them: that is an empty optional.
+enum class errc {
+  lost = 1,     ///< the lease is no longer ours: see LeaseLost
+  in_doubt,     ///< the request may or may not have run, and it could not be found out in time
+  unavailable,  ///< no definite answer: not connected, timed out; the request did not run
+  rejected,     ///< the server refused; the message has its text; nothing has changed
+  protocol,     ///< the peer does not speak the Redis protocol
+  no_quorum,    ///< too few servers agreed
+  no_replicas,  ///< too few replicas acknowledged
+};
+
+const std::error_category& error_category() noexcept;
+std::error_code make_error_code(errc code) noexcept;
+
+/// Every failure of the world. `code()` compares with `errc`; `what()` names operation, key,
+/// server and the server's text, and never has a password, URL user info or token in it.
+/// (A caller's bug, a bad option for instance, is std::invalid_argument.)
+class Error : public std::system_error {
+ public:
+  Error(errc code, const std::string& what);
+  const char* what() const noexcept override { return message_.what(); }
+
+ private:
+  std::runtime_error message_;  // whose copies cannot throw
+};
+
+/// How a lease was lost.
+enum class LossReason {
+  expired,      ///< its validity ended on our own clock
+  taken,        ///< the key holds another token, or something that is no lease
+  missing,      ///< the key is gone: expired, evicted, flushed or deleted
+  unconfirmed,  ///< a release whose answer got lost: the key is not ours now, and may not have
+                ///< been ours when the release arrived
+};
+
+/// "expired", "taken", "missing", "unconfirmed".
+const char* to_string(LossReason reason) noexcept;
+
+struct Loss {
+  LossReason reason = LossReason::expired;
+  std::string key;
+  std::string fingerprint;               ///< of the token that was lost
+  std::chrono::nanoseconds held_for{0};  ///< from acquisition to loss
+};
+
+/// The lease is lost, for good. It is the one error that callers handle differently from all
+/// others: the work done under the lease may have overlapped with somebody else's.
+class LeaseLost : public Error {
+ public:
+  explicit LeaseLost(const std::string& operation, Loss loss);
+  const Loss& loss() const noexcept { return loss_; }
+
+ private:
+  Loss loss_;
+};
+
+namespace detail {
+/// A key for a message: quoted, unprintable bytes escaped, cut when long.
+std::string quote(std::string_view bytes);
+}  // namespace detail
+
+}  // namespace redlease::inline v1
+
+template <>
+struct std::is_error_code_enum<redlease::errc> : std::true_type {};
+
+#endif

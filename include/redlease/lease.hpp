@@ -1,0 +1,105 @@
+#ifndef REDLEASE_LEASE_HPP
+#define REDLEASE_LEASE_HPP
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include <redlease/duration.hpp>
+#include <redlease/error.hpp>
+#include <redlease/token.hpp>
+
+namespace redlease::inline v1 {
+
+namespace detail {
+class LeaseCore;
+}
+
+/// A key in Redis that is ours for a while: an owner and an end.
+///
+/// What a lease promises
+///  1. Never someone else's key. The only writes that reach a lease key are `SET key token NX PX
+///     ttl` and scripts that compare the key with our token first. There is no plain DEL.
+///  2. Every acquisition has a fresh random token, kept out of logs and messages.
+///  3. remaining() is never optimistic: it counts from the instant before the successful request
+///     was sent, less 1 % for drifting clocks, on a clock that goes on during suspend.
+///  4. Loss is final. A lost lease never becomes held again and sends nothing more. It is lost
+///     when the server says that the key is gone or another's, or when validity ends unrenewed.
+///  5. Unknown is not failed. A request whose answer is missing may have run; it is found out
+///     before the call returns, or the call says `errc::in_doubt`.
+///  6. Everything is bounded: see each function. State changes only on a definite answer.
+///  7. A lease belongs to the process that took it: after fork() the child's copy is inert, is
+///     not held, and sends nothing.
+///
+/// What no lease can promise: to stop a holder that was paused from writing late. It looks at
+/// held() before the write, is paused behind it, and writes when the lease is another's. Give the
+/// irreversible step room with ensure_held(), and let the database have the last word: a unique
+/// key, a version, a conditional update. Nor does it survive a server that loses its memory: Redis
+/// replicates asynchronously.
+///
+/// What to do on loss: stop, undo what can be undone, and do not touch the resource again; the
+/// next holder may be at work already.
+///
+/// held(), remaining() and loss() may be called from any thread at any time, as may renew() and
+/// release(), which then take turns. Moving, swapping and destroying need the object to oneself.
+/// A moved-from lease holds nothing.
+class Lease {
+ public:
+  Lease(Lease&& other) noexcept;
+  /// Gives the lease that was held here back first, as the destructor does.
+  Lease& operator=(Lease&& other) noexcept;
+  /// Gives the lease back, if it is held: writes the compare-and-delete and doesn't wait for its
+  /// answer. Never throws. Blocks only when the connection is lost or clogged, for at most one
+  /// connect and one command time-out. What goes wrong reaches the observer.
+  ~Lease();
+
+  /// The key, as given. Empty for a moved-from lease.
+  const std::string& key() const noexcept;
+  /// The token in Redis. Throws std::invalid_argument for a moved-from lease.
+  const Token& token() const;
+
+  /// How long the key stays ours for certain; zero unless held. Doesn't block.
+  std::chrono::nanoseconds remaining() const noexcept;
+  /// True while the key is ours for certain. False from the start of a release. Doesn't block.
+  bool held() const noexcept;
+  /// Returns if the lease is held and stays so for at least `min`: to be called right before a
+  /// step that can't be undone. Throws LeaseLost if it is lost or if less than `min` is left (only
+  /// then loss() stays empty), and Error{in_doubt} while a release is under way or in doubt.
+  /// Throws std::invalid_argument if there is nothing to hold. Doesn't block.
+  void ensure_held(Duration min = std::chrono::nanoseconds{0}) const;
+  /// How the lease was lost; empty while it is held and after a release. Doesn't block.
+  std::optional<Loss> loss() const;
+
+  /// Makes the lease last its ttl (as acquired, or the one given) from now on. Blocks for at most
+  /// two command time-outs, never beyond the validity that is left. Throws LeaseLost; Error
+  /// {rejected, unavailable} if it did not happen, and {in_doubt} if it may have: the lease is
+  /// then held for what was left before, or for `ttl` from the call if that is shorter.
+  void renew();
+  void renew(Duration ttl);
+  /// The same, reported in `error` instead; anything but errc::lost leaves the lease held.
+  void renew(std::error_code& error) noexcept;
+
+  /// Gives the lease back and waits for the answer: at most two command time-outs, and a connect
+  /// time-out if there is no connection. When it returns the lease was held to that very point.
+  /// Throws LeaseLost if it wasn't. On Error{rejected, unavailable} the lease is still held, with
+  /// its token; on Error{in_doubt} it may be gone. In both cases release() may be called again,
+  /// and else the destructor tries. Throws std::invalid_argument if there is nothing to release.
+  /// Of two threads that release one lease exactly one succeeds.
+  void release();
+  /// The same, reported in `error`; std::errc::invalid_argument if there is nothing to release.
+  void release(std::error_code& error) noexcept;
+
+  friend void swap(Lease& a, Lease& b) noexcept { a.core_.swap(b.core_); }
+
+ private:
+  friend class Client;
+  explicit Lease(std::unique_ptr<detail::LeaseCore> core) noexcept;
+
+  std::unique_ptr<detail::LeaseCore> core_;  // empty when moved from
+};
+
+}  // namespace redlease::inline v1
+
+#endif

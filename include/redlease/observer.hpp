@@ -1,0 +1,53 @@
+#ifndef REDLEASE_OBSERVER_HPP
+#define REDLEASE_OBSERVER_HPP
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include <redlease/error.hpp>
+
+namespace redlease::inline v1 {
+
+/// Something that happened to a lease or to a client's background work.
+struct Event {
+  enum class Kind {
+    acquired,          ///< `waited` tells how long the acquisition took
+    contended,         ///< a wait, or a single try, ended with the key in another's hands
+    renewed,           ///< `left` is the new validity
+    renew_failed,      ///< no definite answer or a refusal; the lease is still held
+    lost,              ///< `reason`, `held_for`
+    released,          ///< `held_for`, and `left`: the validity given back
+    in_doubt,          ///< a request may or may not have run
+    background_error,  ///< a scope exit or a clean-up could not do its work
+  };
+
+  Kind kind{};
+  std::string key;
+  std::string fingerprint;  ///< of the lease's token; empty when there is none
+  std::string label;        ///< LeaseOptions::label
+  std::string server;
+  std::chrono::nanoseconds waited{0};
+  std::chrono::nanoseconds held_for{0};
+  std::chrono::nanoseconds left{0};
+  std::optional<LossReason> reason;
+  std::error_code error;  ///< for renew_failed, in_doubt and background_error
+  std::string message;    ///< for people; no secret in it
+};
+
+/// "acquired", "contended", …
+const char* to_string(Event::Kind kind) noexcept;
+
+/// Implemented by those who want to know. Events of one client come one after the other, in the
+/// order in which they happened, on a thread that does nothing else: an observer may take its
+/// time, throw (it is ignored), and use or destroy clients and leases.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void on_event(const Event& event) = 0;
+};
+
+}  // namespace redlease::inline v1
+
+#endif

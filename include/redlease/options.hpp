@@ -1,0 +1,81 @@
+#ifndef REDLEASE_OPTIONS_HPP
+#define REDLEASE_OPTIONS_HPP
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include <redlease/duration.hpp>
+
+namespace redlease::inline v1 {
+
+class Observer;
+
+/// All options are plain aggregates for designated initialisers. They are checked once, on entry
+/// and before any I/O; std::invalid_argument then names the field and the value.
+
+/// How a Client reaches its server. What is set here overrides the URL.
+struct ClientOptions {
+  Duration connect_timeout = std::chrono::seconds{1};  ///< resolving, connecting, AUTH, SELECT
+  Duration command_timeout = std::chrono::seconds{1};  ///< one request and its reply
+  std::optional<std::string> username{};
+  std::optional<std::string> password{};
+  std::optional<int> database{};      ///< 0 unless the URL says otherwise
+  std::string client_name{};          ///< CLIENT SETNAME; none if empty
+  std::size_t max_connections = 4;    ///< 1 to 64; they are shared by all threads
+  std::shared_ptr<Observer> observer{};
+};
+
+/// How a lease is held.
+struct LeaseOptions {
+  Duration ttl = std::chrono::seconds{30};  ///< 1 ms to 10 years; rounded up to whole milliseconds
+  bool auto_renew = false;                  ///< not in this version: refused with a clear error
+  std::optional<Duration> renew_every{};    ///< with auto_renew; default ttl / 3
+  std::optional<Duration> safety_margin{};  ///< with auto_renew; default ttl / 10
+  std::optional<Duration> max_hold{};       ///< with auto_renew; default: no limit
+  bool fencing = false;                     ///< not in this version: refused with a clear error
+  int min_replicas = 0;                     ///< not in this version: anything but 0 is refused
+  std::string label{};                      ///< for metrics and events; never the key
+};
+
+/// Between two attempts a waiter sleeps for a random time, evenly spread over [min, limit]; the
+/// limit starts at 2 * min and doubles up to max with every attempt ("full jitter").
+struct Backoff {
+  Duration min = std::chrono::milliseconds{5};
+  Duration max = std::chrono::milliseconds{100};
+};
+
+enum class Order {
+  any,   ///< whoever comes first when the key is free
+  fifo,  ///< not in this version: refused with a clear error
+};
+
+/// How long, and for how long it makes sense, to wait for a key that is held.
+struct Wait {
+  Duration at_most;                      ///< bounds the whole call; 0 means one attempt
+  std::optional<int> attempts{};         ///< at least 1
+  Backoff backoff{};
+  std::stop_token stop{};                ///< ends the wait when requested
+  std::function<bool()> still_needed{};  ///< asked before each further attempt
+  Order order = Order::any;
+};
+
+/// Keys are binary-safe and 1 to 65,536 bytes long.
+inline constexpr std::size_t max_key_size = 65536;
+
+namespace detail {
+void check(const ClientOptions& options);
+void check(const LeaseOptions& options);
+void check(const Wait& wait);
+void check_key(std::string_view key);
+void check_ttl(const char* field, Duration ttl);
+}  // namespace detail
+
+}  // namespace redlease::inline v1
+
+#endif

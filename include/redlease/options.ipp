@@ -1,0 +1,105 @@
+#ifndef REDLEASE_OPTIONS_IPP
+#define REDLEASE_OPTIONS_IPP
+
+#include <stdexcept>
+
+#include <fmt/format.h>
+#include <redlease/error.hpp>
+#include <redlease/options.hpp>
+
+namespace redlease::inline v1::detail {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A time-out must fit into what the system's calls count in; nobody waits for longer on purpose.
+constexpr Duration longest_timeout = std::chrono::hours{24};
+constexpr Duration longest_ttl = std::chrono::hours{24 * 3650};
+constexpr std::size_t most_connections = 64;
+
+[[noreturn]] void refuse(std::string_view field, std::string_view value, std::string_view rule) {
+  throw std::invalid_argument(fmt::format("{} = {}: {}", field, value, rule));
+}
+
+void check_timeout(std::string_view field, Duration value) {
+  if (value < Duration{1ms}) refuse(field, to_text(value), "must be at least 1ms");
+  if (value > longest_timeout) refuse(field, to_text(value), "must be at most 24h");
+}
+
+void refuse_unsupported(std::string_view field, std::string_view value) {
+  refuse(field, value, "is not supported by this version of redlease");
+}
+
+}  // namespace
+
+std::string to_text(Duration d) {
+  const auto ns = d.value();
+  if (ns == std::chrono::nanoseconds::max()) return "(too long to count)";
+  if (ns == std::chrono::nanoseconds::min()) return "(not a number, or too long to count)";
+  if (ns % 1s == 0s) return fmt::format("{}s", ns / 1s);
+  if (ns % 1ms == 0s) return fmt::format("{}ms", ns / 1ms);
+  if (ns % 1us == 0s) return fmt::format("{}us", ns / 1us);
+  return fmt::format("{}ns", ns.count());
+}
+
+void check(const ClientOptions& options) {
+  check_timeout("connect_timeout", options.connect_timeout);
+  check_timeout("command_timeout", options.command_timeout);
+  if (options.database && (*options.database < 0 || *options.database > 1'000'000)) {
+    refuse("database", std::to_string(*options.database), "must be from 0 to 1000000");
+  }
+  for (const char c : options.client_name) {
+    if (c < '!' || c > '~') {
+      refuse("client_name", quote(options.client_name), "must be of printable ASCII, no blanks");
+    }
+  }
+  if (options.max_connections < 1 || options.max_connections > most_connections) {
+    refuse("max_connections", std::to_string(options.max_connections), "must be from 1 to 64");
+  }
+}
+
+void check_ttl(const char* field, Duration ttl) {
+  if (ttl < Duration{1ms}) refuse(field, to_text(ttl), "must be at least 1ms");
+  if (ttl > longest_ttl) refuse(field, to_text(ttl), "must be at most 10 years (87600h)");
+}
+
+void check(const LeaseOptions& options) {
+  check_ttl("ttl", options.ttl);
+  if (options.auto_renew) refuse_unsupported("auto_renew", "true");
+  if (options.renew_every) refuse_unsupported("renew_every", to_text(*options.renew_every));
+  if (options.safety_margin) refuse_unsupported("safety_margin", to_text(*options.safety_margin));
+  if (options.max_hold) refuse_unsupported("max_hold", to_text(*options.max_hold));
+  if (options.fencing) refuse_unsupported("fencing", "true");
+  if (options.min_replicas != 0) {
+    refuse_unsupported("min_replicas", std::to_string(options.min_replicas));
+  }
+}
+
+void check(const Wait& wait) {
+  if (wait.at_most < Duration{0s}) refuse("at_most", to_text(wait.at_most), "must not be negative");
+  if (wait.attempts && *wait.attempts < 1) {
+    refuse("attempts", std::to_string(*wait.attempts), "must be at least 1");
+  }
+  if (wait.backoff.min < Duration{1ms}) {
+    refuse("backoff.min", to_text(wait.backoff.min), "must be at least 1ms");
+  }
+  if (wait.backoff.max < wait.backoff.min) {
+    refuse("backoff.max", to_text(wait.backoff.max), "must not be below backoff.min");
+  }
+  if (wait.backoff.max > longest_timeout) {
+    refuse("backoff.max", to_text(wait.backoff.max), "must be at most 24h");
+  }
+  if (wait.order != Order::any) refuse_unsupported("order", "fifo");
+}
+
+void check_key(std::string_view key) {
+  if (key.empty()) refuse("key", "''", "must not be empty");
+  if (key.size() > max_key_size) {
+    refuse("key", quote(key),
+           fmt::format("has {} bytes, the limit is {}", key.size(), max_key_size));
+  }
+}
+
+}  // namespace redlease::inline v1::detail
+
+#endif

@@ -1,0 +1,13 @@
+#ifndef REDLEASE_REDLEASE_HPP
+#define REDLEASE_REDLEASE_HPP
+
+/// Everything that a user of redlease needs.
+
+#include <redlease/client.hpp>
+#include <redlease/error.hpp>
+#include <redlease/lease.hpp>
+#include <redlease/observer.hpp>
+#include <redlease/options.hpp>
+#include <redlease/token.hpp>
+
+#endif

@@ -1,0 +1,261 @@
+#ifndef REDLEASE_RUNTIME_LEASE_CORE_IPP
+#define REDLEASE_RUNTIME_LEASE_CORE_IPP
+
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+#include <redlease/runtime/lease_core.hpp>
+
+namespace redlease::inline v1::detail {
+
+using store::Ownership;
+
+LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+                     const store::Grant& grant, std::chrono::milliseconds ttl, std::string label)
+    : client_(std::move(client)),
+      backend_(&client_->here()),
+      key_(key),
+      token_(grant.token),
+      ttl_(ttl),
+      label_(std::move(label)),
+      state_(grant.sent, ttl) {}
+
+// A copy that came with fork() must not even take a lock: a thread of the parent may have held it.
+bool LeaseCore::ours() const noexcept { return backend_->generation == process_generation(); }
+
+// ---- what may be believed ----------------------------------------------------------------------
+
+std::chrono::nanoseconds LeaseCore::remaining() noexcept {
+  if (!ours()) return std::chrono::nanoseconds{0};
+  const std::lock_guard lock{mutex_};
+  return state_.remaining(Clock::now());
+}
+
+bool LeaseCore::held() noexcept { return remaining() > std::chrono::nanoseconds{0}; }
+
+std::optional<Loss> LeaseCore::loss() {
+  if (!ours()) return std::nullopt;
+  const std::lock_guard lock{mutex_};
+  const auto reason = state_.loss(Clock::now());
+  if (!reason) return std::nullopt;
+  tell_of_loss(*reason);
+  return make_loss(*reason);
+}
+
+Loss LeaseCore::make_loss(LossReason reason) const {
+  return {reason, key_, token_.fingerprint(), state_.ended_at() - state_.acquired_at()};
+}
+
+void LeaseCore::throw_not_held(const char* operation) const {
+  throw std::invalid_argument(fmt::format("{} {}: the lease is not held: {}", operation,
+                                          quote(key_),
+                                          ours() ? "it was released"
+                                                 : "it belongs to another process"));
+}
+
+// Under mutex_. Returns if the lease is held, or a release may be tried again.
+void LeaseCore::require_held(const char* operation, Clock::time_point now) {
+  if (const auto reason = state_.loss(now)) {
+    tell_of_loss(*reason);
+    throw LeaseLost{operation, make_loss(*reason)};
+  }
+  if (state_.is_released()) throw_not_held(operation);
+}
+
+void LeaseCore::ensure_held(std::chrono::nanoseconds min) {
+  if (!ours()) throw_not_held("ensure_held");
+  const std::lock_guard lock{mutex_};
+  const auto now = Clock::now();
+  require_held("ensure_held", now);
+  if (state_.is_releasing()) {
+    throw Error{errc::in_doubt, fmt::format("ensure_held {}: a release is under way or in doubt",
+                                            quote(key_))};
+  }
+  if (state_.remaining(now) < min) {
+    throw LeaseLost{"ensure_held: too little time is left,",
+                    {LossReason::expired, key_, token_.fingerprint(), now - state_.acquired_at()}};
+  }
+}
+
+// ---- renew and release -------------------------------------------------------------------------
+
+void LeaseCore::renew(std::chrono::milliseconds ttl) {
+  if (!ours()) throw_not_held("renew");
+  const std::lock_guard turn{turn_};
+  Clock::time_point limit;
+  {
+    const std::lock_guard lock{mutex_};
+    const auto now = Clock::now();
+    require_held("renew", now);
+    if (state_.is_releasing()) {
+      throw Error{errc::in_doubt, fmt::format("renew {}: a release is in doubt", quote(key_))};
+    }
+    state_.begin_renewal(now, ttl);
+    limit = state_.valid_until();
+  }
+
+  auto found = backend_->store.renew(key_, token_.reveal(), ttl, limit);
+
+  const std::lock_guard lock{mutex_};
+  const auto now = Clock::now();
+  if (found.failure && found.failure->code == errc::in_doubt) {
+    state_.renewal_in_doubt(ttl);
+  } else if (found.failure) {
+    state_.renewal_refused();
+  } else if (found.ownership == Ownership::ours) {
+    state_.renewed(found.sent, ttl, now);
+  } else {
+    state_.lost(found.ownership == Ownership::other ? LossReason::taken : LossReason::missing,
+                now);
+  }
+  require_held("renew", now);
+  if (found.failure) {
+    tell_of_trouble(Event::Kind::renew_failed, *found.failure);
+    throw Error{found.failure->code, found.failure->what};
+  }
+  tell(Event::Kind::renewed, now);
+}
+
+void LeaseCore::release() {
+  if (!ours()) throw_not_held("release");
+  const std::lock_guard turn{turn_};
+  {
+    const std::lock_guard lock{mutex_};
+    const auto now = Clock::now();
+    state_.may_release(now);
+    require_held("release", now);
+    state_.begin_release();
+  }
+
+  auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
+
+  const std::lock_guard lock{mutex_};
+  const auto now = Clock::now();
+  if (found.failure) {
+    const bool in_doubt = found.failure->code == errc::in_doubt;
+    if (!in_doubt) state_.release_refused();
+    tell_of_trouble(in_doubt ? Event::Kind::in_doubt : Event::Kind::background_error,
+                    *found.failure);
+    throw Error{found.failure->code, found.failure->what};
+  }
+  if (found.ownership == Ownership::ours) {
+    tell(Event::Kind::released, now);
+    state_.released();
+    return;
+  }
+  state_.lost(!found.confirmed                        ? LossReason::unconfirmed
+              : found.ownership == Ownership::other ? LossReason::taken
+                                                    : LossReason::missing,
+              now);
+  require_held("release", now);
+}
+
+// ---- the end of the scope ----------------------------------------------------------------------
+
+void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
+  if (!core->ours()) return;
+  // The answer comes through the client's connections, so the core must not keep them alive; the
+  // client closes them when its last owner is gone, which may be here.
+  const auto client = std::move(core->client_);
+  try {
+    {
+      const std::lock_guard turn{core->turn_};
+      const std::lock_guard lock{core->mutex_};
+      const auto now = Clock::now();
+      if (!core->state_.may_release(now)) {
+        if (const auto reason = core->state_.loss(now)) core->tell_of_loss(*reason);
+        return;
+      }
+      core->state_.begin_release();
+    }
+    auto& store = core->backend_->store;
+    auto* raw = core.release();
+    store.post_release(raw->key_, raw->token_.reveal(), on_answer, raw);
+  } catch (...) {
+    // No memory to write the request: the ttl frees the key.
+  }
+}
+
+void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {
+  std::unique_ptr<LeaseCore> core{static_cast<LeaseCore*>(context)};
+  try {
+    if (!core->answered(outcome)) (void)core.release();
+  } catch (...) {
+    // Nothing is left to be done but to forget the lease: the ttl frees the key.
+  }
+}
+
+// True when that was the end of it; false when the release goes out again.
+bool LeaseCore::answered(const wire::Outcome& outcome) {
+  auto& store = backend_->store;
+  const auto found = store.comparison_of("release", key_, token_.reveal(), outcome);
+  const auto now = Clock::now();
+  if (!found.failure && found.ownership == Ownership::ours) {
+    tell(Event::Kind::released, now);
+    return true;
+  }
+  if (!found.failure) {
+    const auto reason = found.ownership == Ownership::other ? LossReason::taken
+                                                            : LossReason::missing;
+    const std::lock_guard lock{mutex_};
+    state_.lost(trouble_told_ ? LossReason::unconfirmed : reason, now);
+    tell_of_loss(*state_.loss(now));
+    return true;
+  }
+  if (!std::exchange(trouble_told_, true)) {
+    tell_of_trouble(Event::Kind::background_error, *found.failure);
+  }
+  const bool again = found.failure->transient && now < state_.valid_until();
+  return !again || !store.owe_release(key_, token_.reveal(), state_.valid_until(), on_answer, this);
+}
+
+// ---- the observer ------------------------------------------------------------------------------
+
+void LeaseCore::tell(Event::Kind kind, Clock::time_point now,
+                     std::optional<LossReason> reason) noexcept {
+  auto& notifier = backend_->notifier;
+  if (!notifier.listening()) return;
+  try {
+    Event event;
+    event.kind = kind;
+    event.key = key_;
+    event.fingerprint = token_.fingerprint();
+    event.label = label_;
+    event.server = backend_->store.server();
+    const auto end = reason ? state_.ended_at() : now;
+    event.held_for = end - state_.acquired_at();
+    event.left = std::max(state_.valid_until() - end, std::chrono::nanoseconds{0});
+    event.reason = reason;
+    notifier.notify(std::move(event));
+  } catch (...) {
+    // No memory for an event.
+  }
+}
+
+void LeaseCore::tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept {
+  auto& notifier = backend_->notifier;
+  if (!notifier.listening()) return;
+  try {
+    Event event;
+    event.kind = kind;
+    event.key = key_;
+    event.fingerprint = token_.fingerprint();
+    event.label = label_;
+    event.server = backend_->store.server();
+    event.error = make_error_code(failure.code);
+    event.message = failure.what;
+    notifier.notify(std::move(event));
+  } catch (...) {
+    // No memory for an event.
+  }
+}
+
+// Under mutex_. At most once per lease.
+void LeaseCore::tell_of_loss(LossReason reason) noexcept {
+  if (!std::exchange(loss_told_, true)) tell(Event::Kind::lost, state_.ended_at(), reason);
+}
+
+}  // namespace redlease::inline v1::detail
+
+#endif

@@ -1,0 +1,32 @@
+#ifndef REDLEASE_SRC_HPP
+#define REDLEASE_SRC_HPP
+
+/// The whole implementation. For header-only use (redlease::header_only) include this in exactly
+/// one source file of the program; with the compiled library, never.
+
+#include <redlease/error.ipp>
+#include <redlease/token.ipp>
+#include <redlease/options.ipp>
+
+#include <redlease/core/lease_state.ipp>
+#include <redlease/core/wait_plan.ipp>
+
+#include <redlease/wire/url.ipp>
+#include <redlease/wire/server_error.ipp>
+#include <redlease/wire/socket.ipp>
+#include <redlease/wire/resolver.ipp>
+#include <redlease/wire/connection.ipp>
+#include <redlease/wire/connector.ipp>
+#include <redlease/wire/pipeline.ipp>
+#include <redlease/wire/pipelines.ipp>
+
+#include <redlease/store/lease_store.ipp>
+
+#include <redlease/runtime/notifier.ipp>
+#include <redlease/runtime/backend.ipp>
+#include <redlease/runtime/lease_core.ipp>
+
+#include <redlease/lease.ipp>
+#include <redlease/client.ipp>
+
+#endif

@@ -1,0 +1,120 @@
+#ifndef REDLEASE_STORE_LEASE_STORE_HPP
+#define REDLEASE_STORE_LEASE_STORE_HPP
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <redlease/clock.hpp>
+#include <redlease/error.hpp>
+#include <redlease/store/lua_scripts.hpp>
+#include <redlease/token.hpp>
+#include <redlease/wire/outcome.hpp>
+#include <redlease/wire/pipelines.hpp>
+
+namespace redlease::inline v1::store {
+
+/// Why there is no definite answer, or a refusal.
+struct Failure {
+  errc code = errc::unavailable;
+  std::string what;        ///< names operation, key and server; has no secret in it
+  bool transient = false;  ///< trying again makes sense
+};
+
+struct Grant {
+  Token token;
+  Clock::time_point sent;  ///< the instant before the successful request was sent
+};
+
+struct Acquisition {
+  std::optional<Grant> grant;      ///< neither this
+  std::optional<Failure> failure;  ///< nor that: held by another
+};
+
+/// What a script that compares the key with a token found, and (if ours) did.
+enum class Ownership { ours, other, absent };
+
+struct Comparison {
+  Ownership ownership = Ownership::absent;
+  Clock::time_point sent{};
+  bool confirmed = true;           ///< false: an answer got lost, and this is how it looks now
+  std::optional<Failure> failure;  ///< if set, nothing else counts
+};
+
+struct KeyContent {
+  std::string type;                         ///< "string", "hash", ...
+  std::optional<std::chrono::milliseconds> ttl;  ///< none: it never expires
+  std::size_t length = 0;
+  std::string beginning;  ///< of a string, up to 512 bytes
+};
+
+/// What is asked of one server about lease keys. The only writes that it ever sends are
+/// `SET key token NX PX ttl` and the scripts in lua/.
+///
+/// Each call blocks for at most two command time-outs (the second one to find out what became of
+/// a request whose answer is missing), and one connect time-out when there is no connection yet;
+/// and never beyond `limit`. Thread-safe.
+class LeaseStore {
+ public:
+  LeaseStore(wire::Pipelines& pipelines, std::string server)
+      : pipelines_(pipelines), server_(std::move(server)) {}
+
+  Acquisition acquire(std::string_view key, std::chrono::milliseconds ttl,
+                      Clock::time_point limit);
+
+  Comparison renew(std::string_view key, std::string_view token, std::chrono::milliseconds ttl,
+                   Clock::time_point limit);
+
+  Comparison release(std::string_view key, std::string_view token, Clock::time_point limit);
+
+  /// Writes the release and doesn't wait for its answer: `done` gets it; see comparison_of().
+  void post_release(std::string_view key, std::string_view token, wire::Completion done,
+                    void* context);
+  /// Has the release sent with whatever is sent next, if that is before `until`. False, and
+  /// nothing done, when the client is being closed.
+  bool owe_release(std::string_view key, std::string_view token, Clock::time_point until,
+                   wire::Completion done, void* context);
+  /// Reads the outcome of a posted or owed release.
+  Comparison comparison_of(std::string_view operation, std::string_view key,
+                           std::string_view token, const wire::Outcome& outcome);
+
+  /// Empty if there is no such key. Throws Error.
+  std::optional<KeyContent> inspect(std::string_view key, Clock::time_point limit);
+
+  /// How long a key has to live: nothing if that is unknown, or the key never expires.
+  std::optional<std::chrono::milliseconds> time_to_live(std::string_view key,
+                                                        Clock::time_point limit);
+
+  /// Throws Error unless the server answers.
+  void ping();
+
+  const std::string& server() const noexcept { return server_; }
+
+ private:
+  Clock::time_point deadline(Clock::time_point limit) const;
+  wire::Outcome eval(const lua::Script& script, std::string_view key, std::string_view token,
+                     std::string_view argument, Clock::time_point deadline);
+  Failure failure(std::string_view operation, std::string_view key,
+                  const wire::Outcome& outcome) const;
+  Failure refusal(std::string_view operation, std::string_view key,
+                  const wire::Reply& reply) const;
+  std::string describe(std::string_view operation, std::string_view key,
+                       std::string_view cause) const;
+  Acquisition resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,
+                              const Token& token, const wire::Outcome& in_doubt,
+                              Clock::time_point limit);
+  Acquisition granted(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
+                      Clock::time_point sent);
+
+  wire::Pipelines& pipelines_;
+  const std::string server_;
+  // When release.lua last answered. See post_release().
+  std::atomic<Clock::rep> release_cached_at_{Clock::time_point::min().time_since_epoch().count()};
+};
+
+}  // namespace redlease::inline v1::store
+
+#endif

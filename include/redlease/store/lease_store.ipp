@@ -1,0 +1,274 @@
+#ifndef REDLEASE_STORE_LEASE_STORE_IPP
+#define REDLEASE_STORE_LEASE_STORE_IPP
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <redlease/core/lease_state.hpp>
+#include <redlease/store/lease_store.hpp>
+#include <redlease/wire/server_error.hpp>
+
+namespace redlease::inline v1::store {
+namespace {
+
+using wire::Command;
+using wire::Outcome;
+using wire::Reply;
+
+// Within this time after an answer of a script the server surely has it in its cache still: an
+// EVALSHA whose answer nobody waits for is safe then. SCRIPT FLUSH may come at any time.
+constexpr std::chrono::milliseconds cache_trust{10};
+
+Command evalsha(const lua::Script& script, std::string_view key, std::string_view token,
+                std::string_view argument) {
+  if (token.empty()) return {"EVALSHA", script.sha1, "1", key};
+  if (argument.empty()) return {"EVALSHA", script.sha1, "1", key, token};
+  return {"EVALSHA", script.sha1, "1", key, token, argument};
+}
+
+Command eval_text(const lua::Script& script, std::string_view key, std::string_view token,
+                  std::string_view argument) {
+  if (token.empty()) return {"EVAL", script.text, "1", key};
+  if (argument.empty()) return {"EVAL", script.text, "1", key, token};
+  return {"EVAL", script.text, "1", key, token, argument};
+}
+
+bool answered(const Outcome& outcome) { return outcome.kind == Outcome::Kind::answered; }
+bool in_doubt(const Outcome& outcome) { return outcome.kind == Outcome::Kind::in_doubt; }
+
+bool is_no_script(const Outcome& outcome) {
+  return answered(outcome) && outcome.reply.is_error() &&
+         wire::classify(outcome.reply.text) == wire::ServerError::no_script;
+}
+
+void ignore(void*, Outcome&&) noexcept {}
+
+}  // namespace
+
+// ---- acquire -----------------------------------------------------------------------------------
+
+Acquisition LeaseStore::acquire(std::string_view key, std::chrono::milliseconds ttl,
+                                Clock::time_point limit) {
+  const auto token = Token::generate();
+  const Command set{"SET", key, token.reveal(), "NX", "PX", std::to_string(ttl.count())};
+  const auto outcome = pipelines_.call(set, deadline(limit));
+  if (in_doubt(outcome)) return resolve_acquire(key, ttl, token, outcome, limit);
+  if (!answered(outcome)) return {{}, failure("acquire", key, outcome)};
+
+  const auto& reply = outcome.reply;
+  if (reply.type == Reply::Type::nil) return {};
+  if (reply.type == Reply::Type::status && reply.text == "OK") {
+    return granted(key, token, ttl, outcome.sent);
+  }
+  return {{}, refusal("acquire", key, reply)};
+}
+
+Acquisition LeaseStore::granted(std::string_view key, const Token& token,
+                                std::chrono::milliseconds ttl, Clock::time_point sent) {
+  core::LeaseState state{sent, ttl};
+  const auto now = Clock::now();
+  if (state.held(now)) return {Grant{token, sent}, {}};
+  post_release(key, token.reveal(), ignore, nullptr);
+  const auto late = std::chrono::ceil<std::chrono::milliseconds>(now - state.valid_until());
+  return {{}, Failure{errc::unavailable,
+                      describe("acquire", key,
+                               fmt::format("the server's reply came {} ms after the lease's "
+                                           "validity had ended; it was given back",
+                                           late.count())),
+                      true}};
+}
+
+// The request may have run. Its token tells: a key that holds it is ours, counted from the first
+// send. Otherwise the request may run yet, so that a compare-and-delete is sent behind it on its
+// own connection, and the token is never used again.
+Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,
+                                        const Token& token, const Outcome& doubtful,
+                                        Clock::time_point limit) {
+  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
+  const auto look = comparison_of("acquire", key, token.reveal(),
+                                  eval(lua::own, key, token.reveal(), {}, until));
+  if (!look.failure && look.ownership == Ownership::ours) {
+    return granted(key, token, ttl, doubtful.sent);
+  }
+  const auto clean_up = eval_text(lua::release, key, token.reveal(), {});
+  wire::Pipelines::follow_up(doubtful, clean_up, Clock::now());
+  if (!look.failure && look.ownership == Ownership::other) return {};
+  if (!look.failure && Clock::now() < until) {
+    const auto fresh = Token::generate();
+    const Command set{"SET", key, fresh.reveal(), "NX", "PX", std::to_string(ttl.count())};
+    const auto again = pipelines_.call(set, until);
+    if (answered(again) && again.reply.type == Reply::Type::nil) return {};
+    if (answered(again) && again.reply.text == "OK" && !again.reply.is_error()) {
+      return granted(key, fresh, ttl, again.sent);
+    }
+    if (answered(again)) return {{}, refusal("acquire", key, again.reply)};
+    if (!in_doubt(again)) return {{}, failure("acquire", key, again)};
+    wire::Pipelines::follow_up(again, eval_text(lua::release, key, fresh.reveal(), {}),
+                               Clock::now());
+    owe_release(key, fresh.reveal(), again.sent + ttl, ignore, nullptr);
+    return {{}, failure("acquire", key, again)};
+  }
+  owe_release(key, token.reveal(), doubtful.sent + ttl, ignore, nullptr);
+  return {{}, failure("acquire", key, doubtful)};
+}
+
+// ---- renew and release -------------------------------------------------------------------------
+
+Comparison LeaseStore::renew(std::string_view key, std::string_view token,
+                             std::chrono::milliseconds ttl, Clock::time_point limit) {
+  const auto milliseconds = std::to_string(ttl.count());
+  auto outcome = eval(lua::renew, key, token, milliseconds, deadline(limit));
+  if (!in_doubt(outcome)) return comparison_of("renew", key, token, outcome);
+  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
+  auto again = comparison_of("renew", key, token,
+                             eval(lua::renew, key, token, milliseconds, until));
+  if (again.failure) again.failure = failure("renew", key, outcome);
+  return again;
+}
+
+Comparison LeaseStore::release(std::string_view key, std::string_view token,
+                               Clock::time_point limit) {
+  const auto outcome = eval(lua::release, key, token, {}, deadline(limit));
+  if (!in_doubt(outcome)) return comparison_of("release", key, token, outcome);
+
+  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
+  auto look = comparison_of("release", key, token, eval(lua::own, key, token, {}, until));
+  if (!look.failure && look.ownership == Ownership::ours) {
+    look = comparison_of("release", key, token, eval(lua::release, key, token, {}, until));
+  }
+  if (look.failure) look.failure = failure("release", key, outcome);
+  look.confirmed = !look.failure && look.ownership == Ownership::ours;
+  return look;
+}
+
+void LeaseStore::post_release(std::string_view key, std::string_view token,
+                              wire::Completion done, void* context) {
+  const auto now = Clock::now();
+  const Clock::time_point cached_at{
+      Clock::duration{release_cached_at_.load(std::memory_order_relaxed)}};
+  const bool cached = cached_at + cache_trust > now;
+  const auto command = cached ? evalsha(lua::release, key, token, {})
+                              : eval_text(lua::release, key, token, {});
+  pipelines_.post(command, now + pipelines_.timeouts().command, done, context);
+}
+
+bool LeaseStore::owe_release(std::string_view key, std::string_view token,
+                             Clock::time_point until, wire::Completion done, void* context) {
+  const auto command = eval_text(lua::release, key, token, {});
+  return pipelines_.owe(std::string{command.bytes()}, until, done, context);
+}
+
+Comparison LeaseStore::comparison_of(std::string_view operation, std::string_view key,
+                                     std::string_view token, const Outcome& outcome) {
+  Comparison found;
+  found.sent = outcome.sent;
+  if (!answered(outcome)) {
+    found.failure = failure(operation, key, outcome);
+    return found;
+  }
+  const auto& reply = outcome.reply;
+  if (reply.type == Reply::Type::integer && reply.integer >= -1 && reply.integer <= 1) {
+    found.ownership = reply.integer == 1   ? Ownership::ours
+                      : reply.integer == 0 ? Ownership::other
+                                           : Ownership::absent;
+  } else if (reply.is_error() && wire::classify(reply.text) == wire::ServerError::wrong_type) {
+    found.ownership = Ownership::other;
+  } else {
+    found.failure = refusal(operation, key, reply);
+    if (const auto at = found.failure->what.find(token); at != std::string::npos) {
+      found.failure->what.replace(at, token.size(), "***");
+    }
+  }
+  if (operation == "release" && !found.failure) {
+    release_cached_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  return found;
+}
+
+// ---- looking -----------------------------------------------------------------------------------
+
+std::optional<KeyContent> LeaseStore::inspect(std::string_view key, Clock::time_point limit) {
+  const auto outcome = eval(lua::inspect, key, {}, {}, deadline(limit));
+  if (!answered(outcome)) {
+    auto failed = failure("inspect", key, outcome);
+    throw Error{errc::unavailable, std::move(failed.what)};
+  }
+  const auto& reply = outcome.reply;
+  if (reply.type != Reply::Type::array || reply.elements.size() != 4) {
+    const auto failed = refusal("inspect", key, reply);
+    throw Error{failed.code, failed.what};
+  }
+  KeyContent content;
+  content.type = reply.elements[0].text;
+  if (content.type == "none") return std::nullopt;
+  if (const auto ttl = reply.elements[1].integer; ttl >= 0) {
+    content.ttl = std::chrono::milliseconds{ttl};
+  }
+  content.length = static_cast<std::size_t>(reply.elements[2].integer);
+  content.beginning = reply.elements[3].text;
+  return content;
+}
+
+std::optional<std::chrono::milliseconds> LeaseStore::time_to_live(std::string_view key,
+                                                                  Clock::time_point limit) {
+  const auto outcome = pipelines_.call(Command{"PTTL", key}, deadline(limit));
+  if (!answered(outcome) || outcome.reply.type != Reply::Type::integer) return std::nullopt;
+  if (outcome.reply.integer == -1) return std::nullopt;
+  return std::chrono::milliseconds{std::max<std::int64_t>(outcome.reply.integer, 0)};
+}
+
+void LeaseStore::ping() {
+  const auto outcome = pipelines_.call(Command{"PING"}, deadline(Clock::time_point::max()));
+  if (!answered(outcome)) {
+    throw Error{outcome.code, fmt::format("ping {}: {}", server_, outcome.cause)};
+  }
+  if (outcome.reply.is_error()) {
+    throw Error{errc::rejected,
+                fmt::format("ping {}: {}", server_, wire::printable(outcome.reply.text))};
+  }
+}
+
+// ---- common ------------------------------------------------------------------------------------
+
+Clock::time_point LeaseStore::deadline(Clock::time_point limit) const {
+  auto time = pipelines_.timeouts().command;
+  if (!pipelines_.connected()) time += pipelines_.timeouts().connect;
+  return std::min(limit, Clock::now() + time);
+}
+
+Outcome LeaseStore::eval(const lua::Script& script, std::string_view key, std::string_view token,
+                         std::string_view argument, Clock::time_point deadline) {
+  auto outcome = pipelines_.call(evalsha(script, key, token, argument), deadline);
+  if (is_no_script(outcome)) {
+    outcome = pipelines_.call(eval_text(script, key, token, argument), deadline);
+  }
+  return outcome;
+}
+
+std::string LeaseStore::describe(std::string_view operation, std::string_view key,
+                                 std::string_view cause) const {
+  return fmt::format("{} {} at {}: {}", operation, detail::quote(key), server_, cause);
+}
+
+Failure LeaseStore::failure(std::string_view operation, std::string_view key,
+                            const Outcome& outcome) const {
+  if (in_doubt(outcome)) {
+    return {errc::in_doubt,
+            describe(operation, key, outcome.cause + "; the request may have run"), true};
+  }
+  return {outcome.code, describe(operation, key, outcome.cause),
+          outcome.code == errc::unavailable};
+}
+
+Failure LeaseStore::refusal(std::string_view operation, std::string_view key,
+                            const Reply& reply) const {
+  if (!reply.is_error()) {
+    return {errc::protocol, describe(operation, key, "a reply of an unexpected kind"), false};
+  }
+  return {errc::rejected, describe(operation, key, wire::printable(reply.text)),
+          wire::classify(reply.text) == wire::ServerError::transient};
+}
+
+}  // namespace redlease::inline v1::store
+
+#endif

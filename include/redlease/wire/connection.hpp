@@ -1,0 +1,72 @@
+#ifndef REDLEASE_WIRE_CONNECTION_HPP
+#define REDLEASE_WIRE_CONNECTION_HPP
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <redlease/clock.hpp>
+#include <redlease/wire/reply.hpp>
+#include <redlease/wire/socket.hpp>
+#include <redlease/wire/url.hpp>
+
+struct redisReader;
+
+namespace redlease::inline v1::wire {
+
+class Resolver;
+
+/// A connection that has logged in, chosen its database and got its name. open() is the only way
+/// to get one, so that no reconnect can forget a step (field report B08). One thread at a time.
+class Connection {
+ public:
+  /// Resolves, connects (each address in turn) and logs in, all before `deadline`. Throws Error:
+  /// unavailable, rejected (AUTH, SELECT, ... refused) or protocol. `usual_wait`: see Socket.
+  static std::unique_ptr<Connection> open(const Endpoint& endpoint, Resolver& resolver,
+                                          std::chrono::nanoseconds usual_wait,
+                                          Clock::time_point deadline);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Sends all of `bytes`; `sent` tells how many went out, also on failure.
+  Io send(std::string_view bytes, Clock::time_point deadline, std::size_t& sent);
+
+  /// Reads once, waiting for bytes until `deadline`. They come out of next_reply().
+  Io receive(Clock::time_point deadline);
+
+  enum class Parsed { reply, incomplete, nonsense };
+  /// Takes the next complete reply out of what was received.
+  Parsed next_reply(Reply& reply);
+
+  /// Something was received that is not part of any reply taken so far.
+  bool has_unparsed() const noexcept;
+
+  bool alive() const noexcept { return socket_.alive(); }
+  /// The instant of the latest receive() that brought bytes, or of open().
+  Clock::time_point last_heard() const noexcept { return last_heard_; }
+  /// What went wrong, for a message, after an Io other than done or a Parsed::nonsense.
+  std::string describe(Io outcome) const;
+
+  /// Closes the inherited descriptor in a child process: sends nothing, so the parent's
+  /// connection goes on.
+  void abandon() noexcept { socket_.close(); }
+
+ private:
+  Connection();
+  void log_in(const Endpoint& endpoint, Clock::time_point deadline);
+  Reply round_trip_reply(Clock::time_point deadline, const char* step);
+
+  struct FreeReader {
+    void operator()(redisReader* reader) const noexcept;
+  };
+  Socket socket_;
+  std::unique_ptr<redisReader, FreeReader> reader_;
+  std::size_t since_reply_ = 0;  // bytes received since the last complete reply
+  Clock::time_point last_heard_{};
+  int error_ = 0;
+};
+
+}  // namespace redlease::inline v1::wire
+
+#endif

@@ -1,0 +1,75 @@
+#ifndef REDLEASE_WIRE_CONNECTOR_HPP
+#define REDLEASE_WIRE_CONNECTOR_HPP
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <redlease/clock.hpp>
+#include <redlease/wire/connection.hpp>
+#include <redlease/wire/outcome.hpp>
+#include <redlease/wire/resolver.hpp>
+#include <redlease/wire/url.hpp>
+
+namespace redlease::inline v1::wire {
+
+struct Timeouts {
+  std::chrono::nanoseconds connect{};
+  std::chrono::nanoseconds command{};
+};
+
+/// Opens the connections to one server, and doesn't hammer a server that refuses them: after a
+/// few failures in a row there is a pause before the next attempt, doubled each time up to
+/// 100 ms, with jitter. Within the pause open() repeats the last error at once. Thread-safe.
+class Connector {
+ public:
+  Connector(Endpoint endpoint, Timeouts timeouts)
+      : endpoint_(std::move(endpoint)), timeouts_(timeouts) {}
+
+  /// A connection that is ready for use. Throws Error.
+  std::unique_ptr<Connection> open(Clock::time_point deadline);
+
+  const Timeouts& timeouts() const noexcept { return timeouts_; }
+
+ private:
+  void failed(const Error& error);
+
+  const Endpoint endpoint_;
+  const Timeouts timeouts_;
+  Resolver resolver_;
+  std::mutex mutex_;
+  int failures_ = 0;
+  Clock::time_point not_before_{};
+  errc last_code_ = errc::unavailable;
+  std::string last_cause_;
+};
+
+/// Commands that a broken connection left undone and that are still worth doing: they go out
+/// with the next batch of whichever pipeline is driven first.
+class Debts {
+ public:
+  struct Debt {
+    std::string bytes;
+    Clock::time_point until;  ///< no use after that
+    Completion done;
+    void* context;
+  };
+
+  /// False, and nothing done, once it is closed.
+  bool add(Debt debt);
+  bool any() const noexcept { return any_.load(std::memory_order_acquire); }
+  std::vector<Debt> take();
+  std::vector<Debt> close();
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> any_{false};
+  bool closed_ = false;
+  std::vector<Debt> debts_;
+};
+
+}  // namespace redlease::inline v1::wire
+
+#endif

@@ -1,0 +1,77 @@
+#ifndef REDLEASE_WIRE_CONNECTOR_IPP
+#define REDLEASE_WIRE_CONNECTOR_IPP
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <redlease/token.hpp>
+#include <redlease/wire/connector.hpp>
+
+namespace redlease::inline v1::wire {
+namespace {
+
+constexpr int free_failures = 3;
+constexpr std::chrono::milliseconds first_pause{10};
+constexpr std::chrono::milliseconds longest_pause{100};
+
+}  // namespace
+
+std::unique_ptr<Connection> Connector::open(Clock::time_point deadline) {
+  const auto now = Clock::now();
+  {
+    const std::lock_guard lock{mutex_};
+    if (now < not_before_) {
+      const auto pause = std::chrono::ceil<std::chrono::milliseconds>(not_before_ - now);
+      throw Error{last_code_, fmt::format("{} (the next connection attempt is due in {} ms)",
+                                          last_cause_, pause.count())};
+    }
+  }
+  try {
+    auto connection = Connection::open(endpoint_, resolver_, timeouts_.command,
+                                       std::min(deadline, now + timeouts_.connect));
+    const std::lock_guard lock{mutex_};
+    failures_ = 0;
+    return connection;
+  } catch (const Error& error) {
+    failed(error);
+    throw;
+  }
+}
+
+void Connector::failed(const Error& error) {
+  const std::lock_guard lock{mutex_};
+  last_code_ = static_cast<errc>(error.code().value());
+  last_cause_ = error.what();
+  if (++failures_ <= free_failures) return;
+  const int doublings = std::min(failures_ - free_failures - 1, 10);
+  const auto pause = std::min<std::chrono::nanoseconds>(first_pause * (1 << doublings),
+                                                        longest_pause);
+  not_before_ = Clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   pause * (1.0 + detail::random_unit()) / 2.0);
+}
+
+bool Debts::add(Debt debt) {
+  const std::lock_guard lock{mutex_};
+  if (closed_) return false;
+  debts_.push_back(std::move(debt));
+  any_.store(true, std::memory_order_release);
+  return true;
+}
+
+std::vector<Debts::Debt> Debts::take() {
+  const std::lock_guard lock{mutex_};
+  any_.store(false, std::memory_order_relaxed);
+  return std::exchange(debts_, {});
+}
+
+std::vector<Debts::Debt> Debts::close() {
+  {
+    const std::lock_guard lock{mutex_};
+    closed_ = true;
+  }
+  return take();
+}
+
+}  // namespace redlease::inline v1::wire
+
+#endif

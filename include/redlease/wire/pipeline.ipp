@@ -1,0 +1,506 @@
+#ifndef REDLEASE_WIRE_PIPELINE_IPP
+#define REDLEASE_WIRE_PIPELINE_IPP
+
+#include <algorithm>
+#include <limits>
+
+#include <redlease/wire/futex.hpp>
+#include <redlease/wire/pipeline.hpp>
+
+namespace redlease::inline v1::wire {
+namespace {
+
+constexpr int everybody = std::numeric_limits<int>::max();
+
+// A connection that has been quiet for longer is looked at before it is used: the server may have
+// closed it, and a command written to it would be in doubt for nothing.
+constexpr std::chrono::milliseconds trusted_silence{2};
+
+// With more batches unread than this, one who only posts reads the replies that are there.
+constexpr std::size_t many_unread = 16;
+
+// Buffers of a batch that grew beyond this are given back.
+constexpr std::size_t largest_kept_buffer = 1 << 20;
+
+}  // namespace
+
+// ---- joining -----------------------------------------------------------------------------------
+
+Pipeline::Batch& Pipeline::open_batch() {
+  if (open_ != nullptr) return *open_;
+  const auto unused = std::find_if(batches_.begin(), batches_.end(), [](const auto& batch) {
+    return batch->users.load(std::memory_order_acquire) == 0;
+  });
+  open_ = unused != batches_.end() ? unused->get()
+                                   : batches_.emplace_back(std::make_unique<Batch>()).get();
+  Batch& batch = *open_;
+  batch.state.store(waiting, std::memory_order_relaxed);
+  batch.users.store(1, std::memory_order_relaxed);
+  if (batch.bytes.capacity() > largest_kept_buffer) batch.bytes = {};
+  batch.bytes.clear();
+  batch.slots.clear();
+  batch.awaiting = batch.members = 0;
+  batch.closed = batch.failed = false;
+  batch.answered = batch.needed = batch.written = 0;
+  batch.link.reset();
+  return batch;
+}
+
+Pipeline::Ticket Pipeline::join(const Request& request) {
+  Batch& batch = open_batch();
+  batch.bytes.append(request.bytes);
+  auto& slot = batch.slots.emplace_back();
+  slot.end = batch.bytes.size();
+  slot.done = request.done;
+  slot.context = request.context;
+  const bool awaited = request.done == nullptr;
+  if (awaited) ++batch.awaiting;
+  batch.users.fetch_add(1, std::memory_order_relaxed);
+  return {&batch, batch.slots.size() - 1, awaited};
+}
+
+void Pipeline::withdraw(const Ticket& ticket) {
+  ticket.batch->slots[ticket.index].withdrawn = true;
+  --ticket.batch->awaiting;
+}
+
+Outcome Pipeline::submit(const Request& request) {
+  std::unique_lock lock{mutex_};
+  const auto mine = join(request);
+  if (!driven_.load(std::memory_order_relaxed)) {
+    driven_.store(true, std::memory_order_relaxed);
+    lock.unlock();
+    return drive(mine, request.deadline);
+  }
+  lock.unlock();
+  if (mine.awaited) return follow(mine, request.deadline);
+  mine.batch->users.fetch_sub(1, std::memory_order_release);
+  return {};
+}
+
+bool Pipeline::submit_if_idle(const Request& request, Outcome& outcome) {
+  if (!idle()) return false;
+  std::unique_lock lock{mutex_, std::try_to_lock};
+  if (!lock.owns_lock() || driven_.load(std::memory_order_relaxed)) return false;
+  const auto mine = join(request);
+  driven_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  outcome = drive(mine, request.deadline);
+  return true;
+}
+
+// ---- sleeping ----------------------------------------------------------------------------------
+
+Outcome Pipeline::follow(const Ticket& mine, Clock::time_point deadline) {
+  Batch& batch = *mine.batch;
+  for (;;) {
+    auto state = batch.state.load(std::memory_order_acquire);
+    if (state == done) {
+      auto outcome = result(mine);
+      batch.users.fetch_sub(1, std::memory_order_release);
+      return outcome;
+    }
+    if (state == vacant) {
+      if (batch.state.compare_exchange_strong(state, waiting, std::memory_order_acq_rel)) {
+        return drive(mine, deadline);
+      }
+    } else if (!futex_wait(batch.state, state, deadline)) {
+      return give_up(mine);
+    }
+  }
+}
+
+Outcome Pipeline::give_up(const Ticket& mine) {
+  Batch& batch = *mine.batch;
+  std::unique_lock lock{mutex_};
+  auto state = batch.state.load(std::memory_order_acquire);
+  Outcome outcome;
+  outcome.cause = "timed out";
+  if (state == done) {
+    outcome = result(mine);
+  } else if (batch.closed) {
+    outcome.kind = Outcome::Kind::in_doubt;
+    outcome.sent = batch.sent;
+    outcome.link = batch.link;
+    --batch.awaiting;
+  } else {
+    withdraw(mine);
+  }
+  const bool has_seat = state == vacant && batch.state.compare_exchange_strong(
+                                               state, waiting, std::memory_order_acq_rel);
+  lock.unlock();
+  // Somebody woke this one to drive: pass that on, or nobody else would be woken.
+  if (has_seat) hand_over({mine.batch, mine.index, false});
+  batch.users.fetch_sub(1, std::memory_order_release);
+  return outcome;
+}
+
+// ---- driving -----------------------------------------------------------------------------------
+
+Outcome Pipeline::drive(const Ticket& mine, Clock::time_point deadline) {
+  Batch& batch = *mine.batch;
+  auto now = Clock::now();
+  if (!batch.closed && ensure_link(mine, deadline, now)) {
+    transmit(batch, deadline, now);
+    if (!mine.awaited && in_flight_.size() > many_unread) {
+      read_until(0, Clock::time_point::min());
+    }
+  }
+  if (batch.closed && mine.awaited) collect(mine, deadline);
+  auto outcome = result(mine);
+  hand_over(mine);
+  batch.users.fetch_sub(1, std::memory_order_release);
+  return outcome;
+}
+
+bool Pipeline::ensure_link(const Ticket& mine, Clock::time_point deadline,
+                           Clock::time_point& now) {
+  if (link_ && now - link_->connection->last_heard() > trusted_silence &&
+      !link_->connection->alive()) {
+    fail_link(errc::unavailable, "the server closed the connection");
+  }
+  if (link_) return true;
+  try {
+    auto fresh = std::make_shared<Link>(*this, connector_.open(deadline));
+    now = Clock::now();
+    const std::lock_guard lock{mutex_};
+    link_ = std::move(fresh);
+    connected_.store(true, std::memory_order_relaxed);
+    return true;
+  } catch (const Error& error) {
+    Batch& batch = *mine.batch;
+    std::unique_lock lock{mutex_};
+    if (mine.awaited && batch.awaiting > 1 && Clock::now() >= deadline) {
+      // Only this caller's time is over: let the others try on.
+      withdraw(mine);
+      return false;
+    }
+    lock.unlock();
+    fail_unsent(batch, static_cast<errc>(error.code().value()), error.what());
+    return false;
+  }
+}
+
+void Pipeline::transmit(Batch& batch, Clock::time_point deadline, Clock::time_point now) {
+  {
+    const std::lock_guard lock{mutex_};
+    close(batch, now);
+  }
+  if (batch.answered == batch.slots.size()) {  // all withdrawn
+    batch.users.fetch_sub(1, std::memory_order_release);
+    return;
+  }
+  in_flight_.push_back(&batch);
+  auto& connection = *link_->connection;
+  const auto sent = connection.send(batch.bytes, deadline, batch.written);
+  if (sent != Io::done) fail_link(errc::unavailable, "send: " + connection.describe(sent));
+}
+
+void Pipeline::close(Batch& batch, Clock::time_point now) {
+  for (auto& debt : debts_.any() ? debts_.take() : std::vector<Debts::Debt>{}) {
+    if (debt.until <= now) {
+      Outcome late;
+      late.cause = "it could not be sent while it made sense";
+      debt.done(debt.context, std::move(late));
+      continue;
+    }
+    batch.bytes.append(debt.bytes);
+    auto& slot = batch.slots.emplace_back();
+    slot.end = batch.bytes.size();
+    slot.done = debt.done;
+    slot.context = debt.context;
+  }
+  open_ = nullptr;
+  batch.closed = true;
+  batch.sent = now;
+  batch.link = link_;
+  batch.members = batch.awaiting;
+  drop_withdrawn(batch);
+  batch.needed = batch.slots.size();
+  while (batch.needed > 0) {
+    const auto& last = batch.slots[batch.needed - 1];
+    if (last.done == nullptr && !last.withdrawn) break;
+    --batch.needed;
+  }
+  const auto crowd = static_cast<unsigned>(batch.members);
+  const auto before = depth_.load(std::memory_order_relaxed);
+  depth_.store(std::max(crowd, before - (before + 7) / 8), std::memory_order_relaxed);
+}
+
+void Pipeline::drop_withdrawn(Batch& batch) {
+  const auto gone = [](const Slot& slot) { return slot.withdrawn; };
+  if (std::none_of(batch.slots.begin(), batch.slots.end(), gone)) return;
+  std::string kept;
+  std::size_t begin = 0;
+  for (auto& slot : batch.slots) {
+    const auto end = slot.end;
+    if (!slot.withdrawn) kept.append(batch.bytes, begin, end - begin);
+    slot.end = kept.size();
+    begin = end;
+  }
+  batch.bytes = std::move(kept);
+  while (batch.answered < batch.slots.size() && batch.slots[batch.answered].withdrawn) {
+    ++batch.answered;
+  }
+}
+
+void Pipeline::collect(const Ticket& mine, Clock::time_point deadline) {
+  Batch& batch = *mine.batch;
+  Reply reply;
+  while (!batch.over()) {
+    auto& connection = *link_->connection;
+    const auto parsed = connection.next_reply(reply);
+    if (parsed == Connection::Parsed::reply) {
+      deliver(std::move(reply));
+      continue;
+    }
+    if (parsed == Connection::Parsed::nonsense) {
+      return fail_link(errc::protocol, "the reply is not the Redis protocol");
+    }
+    if (batch.answered > mine.index) return;  // the rest is for those who wait for it
+    const auto received = connection.receive(deadline);
+    if (received == Io::done) continue;
+    if (received != Io::timeout || silent_for_too_long()) {
+      fail_link(errc::unavailable, connection.describe(received));
+    }
+    return;
+  }
+  if (in_flight_.empty() && link_ && link_->connection->has_unparsed()) {
+    fail_link(errc::protocol, "there was a reply that nobody asked for");
+  }
+}
+
+// Reads posted commands' replies until no more than `in_flight` batches have any outstanding.
+bool Pipeline::read_until(std::size_t in_flight, Clock::time_point deadline) {
+  Reply reply;
+  while (in_flight_.size() > in_flight) {
+    auto& connection = *link_->connection;
+    switch (connection.next_reply(reply)) {
+      case Connection::Parsed::reply:
+        deliver(std::move(reply));
+        break;
+      case Connection::Parsed::nonsense:
+        fail_link(errc::protocol, "the reply is not the Redis protocol");
+        return false;
+      case Connection::Parsed::incomplete:
+        const auto received = connection.receive(deadline);
+        if (received == Io::timeout) return false;
+        if (received != Io::done) fail_link(errc::unavailable, connection.describe(received));
+    }
+  }
+  return true;
+}
+
+void Pipeline::deliver(Reply&& reply) {
+  Batch& batch = *in_flight_.front();
+  auto& slot = batch.slots[batch.answered];
+  slot.kind = Outcome::Kind::answered;
+  if (slot.done != nullptr) {
+    Outcome outcome;
+    outcome.kind = Outcome::Kind::answered;
+    outcome.reply = std::move(reply);
+    outcome.sent = batch.sent;
+    slot.done(slot.context, std::move(outcome));
+  } else {
+    slot.reply = std::move(reply);
+  }
+  do {
+    ++batch.answered;
+  } while (batch.answered < batch.slots.size() && batch.slots[batch.answered].withdrawn);
+  if (batch.answered == batch.slots.size()) {
+    in_flight_.erase(in_flight_.begin());
+    batch.users.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+// What became of the own command; for a driver: while it still has the seat.
+Outcome Pipeline::result(const Ticket& mine) {
+  Outcome outcome;
+  if (!mine.awaited) return outcome;
+  Batch& batch = *mine.batch;
+  auto& slot = batch.slots[mine.index];
+  outcome.kind = slot.kind;
+  outcome.sent = batch.sent;
+  if (slot.kind == Outcome::Kind::answered) {
+    outcome.reply = std::move(slot.reply);
+  } else if (batch.failed) {
+    outcome.code = batch.code;
+    outcome.cause = batch.cause;
+    outcome.link = batch.link;
+  } else {
+    outcome.cause = "timed out";
+    if (batch.closed) {
+      outcome.kind = Outcome::Kind::in_doubt;
+      outcome.link = batch.link;
+    }
+  }
+  return outcome;
+}
+
+// Wakes those who have their replies, and finds the next driver.
+void Pipeline::hand_over(const Ticket& mine) {
+  Batch* batch = mine.batch;
+  batch->users.fetch_add(1, std::memory_order_relaxed);
+  int self = mine.awaited ? 1 : 0;
+  for (;;) {
+    const bool over = batch->closed && batch->over();
+    if (over) {
+      batch->state.store(done, std::memory_order_release);
+      if (batch->members > self) futex_wake(batch->state, everybody);
+    }
+    std::unique_lock lock{mutex_};
+    Batch* next = nullptr;
+    if (batch->closed && !over) {
+      batch->awaiting -= self;
+      // When nobody waits for the rest, its replies are matched and dropped by later drivers.
+      if (batch->awaiting > 0) next = batch;
+    }
+    if (next == nullptr && (open_ != nullptr || (link_ && debts_.any()))) next = &open_batch();
+    if (next == nullptr) {
+      driven_.store(false, std::memory_order_relaxed);
+    } else if (next->awaiting > 0) {
+      next->state.store(vacant, std::memory_order_release);
+      lock.unlock();
+      futex_wake(next->state, 1);
+      next = nullptr;
+    } else {
+      next->users.fetch_add(1, std::memory_order_relaxed);
+      lock.unlock();
+    }
+    batch->users.fetch_sub(1, std::memory_order_release);
+    if (next == nullptr) return;
+    // Only posted commands: nobody is there to write them but this one.
+    const auto now = Clock::now();
+    if (link_) {
+      transmit(*next, now + connector_.timeouts().command, now);
+    } else {
+      fail_unsent(*next, errc::unavailable, "not connected");
+    }
+    batch = next;
+    self = 0;
+  }
+}
+
+// ---- failing -----------------------------------------------------------------------------------
+
+bool Pipeline::silent_for_too_long() const {
+  const auto since = std::max(link_->connection->last_heard(), in_flight_.front()->sent);
+  return Clock::now() - since >= connector_.timeouts().command * 3 / 4;
+}
+
+void Pipeline::fail_slots(Batch& batch, errc code, const std::string& cause) {
+  batch.failed = true;
+  batch.code = code;
+  batch.cause = cause;
+  for (auto i = batch.answered; i < batch.slots.size(); ++i) {
+    auto& slot = batch.slots[i];
+    if (slot.withdrawn) continue;
+    slot.kind = slot.end <= batch.written ? Outcome::Kind::in_doubt : Outcome::Kind::not_sent;
+    if (slot.done == nullptr) continue;
+    Outcome outcome;
+    outcome.kind = slot.kind;
+    outcome.sent = batch.sent;
+    outcome.code = code;
+    outcome.cause = cause;
+    slot.done(slot.context, std::move(outcome));
+  }
+  batch.users.fetch_sub(1, std::memory_order_release);
+}
+
+void Pipeline::fail_unsent(Batch& batch, errc code, const std::string& cause) {
+  {
+    const std::lock_guard lock{mutex_};
+    open_ = nullptr;
+    batch.closed = true;
+    batch.members = batch.awaiting;
+  }
+  fail_slots(batch, code, cause);
+}
+
+void Pipeline::fail_link(errc code, const std::string& cause) {
+  std::shared_ptr<Link> link;
+  std::string pinned;
+  {
+    const std::lock_guard lock{mutex_};
+    link = std::exchange(link_, nullptr);
+    connected_.store(false, std::memory_order_relaxed);
+    if (open_ != nullptr) pinned = take_pinned(*open_);
+  }
+  say(*link, pinned);
+  for (auto* batch : std::exchange(in_flight_, {})) fail_slots(*batch, code, cause);
+}
+
+// ---- last words, and the end -------------------------------------------------------------------
+
+void Pipeline::say(Link& retired, std::string_view bytes) {
+  if (bytes.empty()) return;
+  const std::lock_guard lock{retired.last_words};
+  std::size_t sent = 0;
+  // What doesn't fit into the socket's buffer is lost; the callers know that it may be.
+  (void)retired.connection->send(bytes, Clock::time_point::min(), sent);
+}
+
+std::string Pipeline::take_pinned(Batch& batch) {
+  std::string pinned;
+  std::size_t begin = 0;
+  for (auto& slot : batch.slots) {
+    if (slot.pinned && !slot.withdrawn) {
+      pinned.append(batch.bytes, begin, slot.end - begin);
+      slot.withdrawn = true;
+    }
+    begin = slot.end;
+  }
+  return pinned;
+}
+
+void Pipeline::follow_up(const std::shared_ptr<Link>& link, std::string_view bytes,
+                         Clock::time_point deadline) {
+  std::unique_lock lock{mutex_};
+  if (link_ != link) {
+    lock.unlock();
+    return say(*link, bytes);
+  }
+  const auto mine = join({bytes, deadline, [](void*, Outcome&&) noexcept {}, nullptr});
+  mine.batch->slots[mine.index].pinned = true;
+  if (driven_.load(std::memory_order_relaxed)) {
+    mine.batch->users.fetch_sub(1, std::memory_order_release);
+    return;
+  }
+  driven_.store(true, std::memory_order_relaxed);
+  lock.unlock();
+  drive(mine, deadline);
+}
+
+void Pipeline::drain(Clock::time_point deadline) {
+  {
+    const std::lock_guard lock{mutex_};
+    driven_.store(true, std::memory_order_relaxed);
+  }
+  try {
+    if (!link_ && debts_.any()) {
+      link_ = std::make_shared<Link>(*this, connector_.open(deadline));
+    }
+  } catch (const Error&) {
+    return;  // the debts' owners hear of it when they are given up
+  }
+  while (link_ && Clock::now() < deadline && (debts_.any() || !in_flight_.empty())) {
+    if (debts_.any()) {
+      Batch* batch = nullptr;
+      {
+        const std::lock_guard lock{mutex_};
+        batch = &open_batch();
+      }
+      transmit(*batch, deadline, Clock::now());
+    }
+    if (link_) read_until(0, deadline);
+  }
+  if (link_) fail_link(errc::unavailable, "the client was closed");
+}
+
+void Pipeline::abandon() noexcept {
+  if (link_) link_->connection->abandon();
+}
+
+}  // namespace redlease::inline v1::wire
+
+#endif

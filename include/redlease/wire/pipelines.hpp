@@ -1,0 +1,59 @@
+#ifndef REDLEASE_WIRE_PIPELINES_HPP
+#define REDLEASE_WIRE_PIPELINES_HPP
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <redlease/wire/command.hpp>
+#include <redlease/wire/connector.hpp>
+#include <redlease/wire/pipeline.hpp>
+
+namespace redlease::inline v1::wire {
+
+/// All connections of a client to one server: a few pipelines, shared by all threads.
+///
+/// While there are few callers, each takes an idle pipeline, and a new connection is opened when
+/// callers meet. When a crowd comes, it gathers on the first one: one thread that writes for many
+/// beats many connections by far (docs/performance.md).
+class Pipelines {
+ public:
+  Pipelines(Endpoint endpoint, Timeouts timeouts, std::size_t max_connections);
+  Pipelines(const Pipelines&) = delete;
+  Pipelines& operator=(const Pipelines&) = delete;
+
+  /// Sends `command` and waits for its reply, until `deadline` at the latest.
+  Outcome call(const Command& command, Clock::time_point deadline);
+
+  /// Sends `command` without waiting for its reply; `done` is called once, sooner or later.
+  void post(const Command& command, Clock::time_point deadline, Completion done, void* context);
+
+  /// Has `bytes` sent with the next batch on any connection, unless `until` comes first. False,
+  /// and nothing done, after close().
+  bool owe(std::string bytes, Clock::time_point until, Completion done, void* context);
+
+  /// Sends `command` behind the one that is `in_doubt`, on the same connection.
+  static void follow_up(const Outcome& in_doubt, const Command& command,
+                        Clock::time_point deadline);
+
+  /// Pays debts and reads outstanding replies, for at most the time of one command. Whatever was
+  /// posted has its completion called by then. To be called once, before the end.
+  void close();
+
+  bool connected() const noexcept;
+  const Timeouts& timeouts() const noexcept { return connector_.timeouts(); }
+
+  /// In a child process: closes the inherited descriptors, and nothing else.
+  void abandon() noexcept;
+
+ private:
+  Outcome submit(const Pipeline::Request& request);
+
+  Connector connector_;
+  Debts debts_;
+  std::vector<std::unique_ptr<Pipeline>> pipelines_;
+};
+
+}  // namespace redlease::inline v1::wire
+
+#endif

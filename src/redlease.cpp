@@ -1,0 +1,1 @@
+#include <redlease/src.hpp>
