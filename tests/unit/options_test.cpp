@@ -50,8 +50,8 @@ TEST(LeaseOptionsCheck, NamesABadTtl) {
   EXPECT_THAT(refusal(LeaseOptions{.ttl = std::chrono::hours::max()}), HasSubstr("ttl"));
   EXPECT_THAT(refusal(LeaseOptions{.ttl = std::chrono::milliseconds::max()}), HasSubstr("ttl"));
   EXPECT_THAT(refusal(LeaseOptions{.ttl = std::chrono::nanoseconds::min()}), HasSubstr("ttl"));
-  EXPECT_THAT(refusal(LeaseOptions{.ttl = std::chrono::duration<double>(
-                                       std::numeric_limits<double>::quiet_NaN())}),
+  EXPECT_THAT(refusal(LeaseOptions{
+                  .ttl = std::chrono::duration<double>(std::numeric_limits<double>::quiet_NaN())}),
               HasSubstr("ttl"));
 }
 

@@ -25,8 +25,8 @@ TEST(Command, LongArgumentsGoToTheHeap) {
   for (const std::size_t size : {250U, 300U, 310U, 320U, 321U, 65536U}) {
     const std::string key(size, 'k');
     const Command command{"GET", key, "tail"};
-    EXPECT_EQ(command.bytes(), "*3\r\n$3\r\nGET\r\n$" + std::to_string(size) + "\r\n" + key +
-                                   "\r\n$4\r\ntail\r\n");
+    EXPECT_EQ(command.bytes(),
+              "*3\r\n$3\r\nGET\r\n$" + std::to_string(size) + "\r\n" + key + "\r\n$4\r\ntail\r\n");
   }
 }
 
