@@ -71,8 +71,8 @@ class Client {
   /// Throws LeaseLost behind `fn` if the lease was lost meanwhile. If the lease was held
   /// throughout but could not be given back, the result still counts: the ttl frees the key.
   template <class Fn>
-  [[nodiscard]] auto with_lease(std::string_view key, const Wait& wait,
-                                const LeaseOptions& options, Fn&& fn);
+  [[nodiscard]] auto with_lease(std::string_view key, const Wait& wait, const LeaseOptions& options,
+                                Fn&& fn);
 
   /// For operators: what a key holds now; empty if there is none. One command.
   std::optional<Inspection> inspect(std::string_view key);

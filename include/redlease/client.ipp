@@ -75,7 +75,10 @@ class Acquirer {
       if (!acquisition.failure) ask_for_expiry(plan);
 
       const auto next = plan.next_attempt(Clock::now(), detail::random_unit());
-      if (!next && plan.has_attempts()) sleep_until(plan.deadline(), wait.stop);
+      if (!next && plan.has_attempts()) {
+        if (listening()) hint_ = what_is_there(plan.deadline());
+        sleep_until(plan.deadline(), wait.stop);
+      }
       if (!next && acquisition.failure) give_up(std::move(*acquisition.failure));
       if (!next || !sleep_until(*next, wait.stop)) break;
       if (wait.still_needed && !wait.still_needed()) break;
@@ -106,7 +109,7 @@ class Acquirer {
   std::unique_ptr<detail::LeaseCore> contended() {
     if (listening()) {
       auto event = make_event(Event::Kind::contended);
-      event.message = what_is_there();
+      event.message = hint_;
       backend_.notifier.notify(std::move(event));
     }
     return nullptr;
@@ -122,10 +125,10 @@ class Acquirer {
     raise(std::move(failure));
   }
 
-  // For the observer: a key that holds no lease will not become free by waiting.
-  std::string what_is_there() {
+  // For the observer, at the end of a wait: a key that holds no lease doesn't get free by waiting.
+  std::string what_is_there(Clock::time_point limit) {
     try {
-      const auto content = backend_.store.inspect(key_, Clock::time_point::max());
+      const auto content = backend_.store.inspect(key_, limit);
       if (!content) return "the key is free by now";
       if (content->type != "string") return "not a lease: the key holds a " + content->type;
       if (!content->ttl) return "not a lease: the key never expires";
@@ -153,6 +156,7 @@ class Acquirer {
   const std::chrono::milliseconds ttl_;
   const std::string& label_;
   const Clock::time_point start_;
+  std::string hint_;
 };
 
 }  // namespace

@@ -41,7 +41,8 @@ class Duration {
 
  private:
   template <class Rep, class Period>
-  static constexpr std::chrono::nanoseconds saturate(std::chrono::duration<Rep, Period> d) noexcept {
+  static constexpr std::chrono::nanoseconds saturate(
+      std::chrono::duration<Rep, Period> d) noexcept {
     using std::chrono::nanoseconds;
     using Exact = std::chrono::duration<long double, std::nano>;
     if constexpr (std::is_floating_point_v<Rep>) {

@@ -71,9 +71,7 @@ void Lease::ensure_held(Duration min) const {
   core.ensure_held(min);
 }
 
-std::optional<Loss> Lease::loss() const {
-  return core_ ? core_->loss() : std::nullopt;
-}
+std::optional<Loss> Lease::loss() const { return core_ ? core_->loss() : std::nullopt; }
 
 void Lease::renew() {
   auto& core = require(core_, "renew");

@@ -25,9 +25,9 @@ struct ClientOptions {
   Duration command_timeout = std::chrono::seconds{1};  ///< one request and its reply
   std::optional<std::string> username{};
   std::optional<std::string> password{};
-  std::optional<int> database{};      ///< 0 unless the URL says otherwise
-  std::string client_name{};          ///< CLIENT SETNAME; none if empty
-  std::size_t max_connections = 4;    ///< 1 to 64; they are shared by all threads
+  std::optional<int> database{};    ///< 0 unless the URL says otherwise
+  std::string client_name{};        ///< CLIENT SETNAME; none if empty
+  std::size_t max_connections = 4;  ///< 1 to 64; they are shared by all threads
   std::shared_ptr<Observer> observer{};
 };
 
@@ -57,8 +57,8 @@ enum class Order {
 
 /// How long, and for how long it makes sense, to wait for a key that is held.
 struct Wait {
-  Duration at_most;                      ///< bounds the whole call; 0 means one attempt
-  std::optional<int> attempts{};         ///< at least 1
+  Duration at_most;               ///< bounds the whole call; 0 means one attempt
+  std::optional<int> attempts{};  ///< at least 1
   Backoff backoff{};
   std::stop_token stop{};                ///< ends the wait when requested
   std::function<bool()> still_needed{};  ///< asked before each further attempt

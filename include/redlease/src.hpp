@@ -5,28 +5,28 @@
 /// one source file of the program; with the compiled library, never.
 
 #include <redlease/error.ipp>
-#include <redlease/token.ipp>
 #include <redlease/options.ipp>
+#include <redlease/token.ipp>
 
 #include <redlease/core/lease_state.ipp>
 #include <redlease/core/wait_plan.ipp>
 
-#include <redlease/wire/url.ipp>
-#include <redlease/wire/server_error.ipp>
-#include <redlease/wire/socket.ipp>
-#include <redlease/wire/resolver.ipp>
 #include <redlease/wire/connection.ipp>
 #include <redlease/wire/connector.ipp>
 #include <redlease/wire/pipeline.ipp>
 #include <redlease/wire/pipelines.ipp>
+#include <redlease/wire/resolver.ipp>
+#include <redlease/wire/server_error.ipp>
+#include <redlease/wire/socket.ipp>
+#include <redlease/wire/url.ipp>
 
 #include <redlease/store/lease_store.ipp>
 
-#include <redlease/runtime/notifier.ipp>
 #include <redlease/runtime/backend.ipp>
 #include <redlease/runtime/lease_core.ipp>
+#include <redlease/runtime/notifier.ipp>
 
-#include <redlease/lease.ipp>
 #include <redlease/client.ipp>
+#include <redlease/lease.ipp>
 
 #endif

@@ -12,9 +12,9 @@
 #include <ostream>
 #include <system_error>
 
+#include <fmt/format.h>
 #include <boost/uuid/uuid.hpp>
 #include <boost/uuid/uuid_io.hpp>
-#include <fmt/format.h>
 #include <redlease/token.hpp>
 
 namespace redlease::inline v1 {
@@ -104,8 +104,8 @@ double random_unit() {
 }
 
 unsigned process_generation() noexcept {
-  static const int registered = ::pthread_atfork(
-      nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static const int registered =
+      ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   (void)registered;
   return forks.load(std::memory_order_relaxed);
 }

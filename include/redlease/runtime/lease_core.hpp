@@ -44,7 +44,8 @@ class LeaseCore {
   Loss make_loss(LossReason reason) const;
   [[noreturn]] void throw_not_held(const char* operation) const;
   void require_held(const char* operation, Clock::time_point now);
-  void tell(Event::Kind kind, Clock::time_point now, std::optional<LossReason> reason = {}) noexcept;
+  void tell(Event::Kind kind, Clock::time_point now,
+            std::optional<LossReason> reason = {}) noexcept;
   void tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept;
   void tell_of_loss(LossReason reason) noexcept;
   static void on_answer(void* context, wire::Outcome&& outcome) noexcept;

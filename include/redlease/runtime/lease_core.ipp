@@ -48,10 +48,9 @@ Loss LeaseCore::make_loss(LossReason reason) const {
 }
 
 void LeaseCore::throw_not_held(const char* operation) const {
-  throw std::invalid_argument(fmt::format("{} {}: the lease is not held: {}", operation,
-                                          quote(key_),
-                                          ours() ? "it was released"
-                                                 : "it belongs to another process"));
+  throw std::invalid_argument(
+      fmt::format("{} {}: the lease is not held: {}", operation, quote(key_),
+                  ours() ? "it was released" : "it belongs to another process"));
 }
 
 // Under mutex_. Returns if the lease is held, or a release may be tried again.
@@ -69,8 +68,8 @@ void LeaseCore::ensure_held(std::chrono::nanoseconds min) {
   const auto now = Clock::now();
   require_held("ensure_held", now);
   if (state_.is_releasing()) {
-    throw Error{errc::in_doubt, fmt::format("ensure_held {}: a release is under way or in doubt",
-                                            quote(key_))};
+    throw Error{errc::in_doubt,
+                fmt::format("ensure_held {}: a release is under way or in doubt", quote(key_))};
   }
   if (state_.remaining(now) < min) {
     throw LeaseLost{"ensure_held: too little time is left,",
@@ -106,8 +105,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
   } else if (found.ownership == Ownership::ours) {
     state_.renewed(found.sent, ttl, now);
   } else {
-    state_.lost(found.ownership == Ownership::other ? LossReason::taken : LossReason::missing,
-                now);
+    state_.lost(found.ownership == Ownership::other ? LossReason::taken : LossReason::missing, now);
   }
   require_held("renew", now);
   if (found.failure) {
@@ -144,7 +142,7 @@ void LeaseCore::release() {
     state_.released();
     return;
   }
-  state_.lost(!found.confirmed                        ? LossReason::unconfirmed
+  state_.lost(!found.confirmed                      ? LossReason::unconfirmed
               : found.ownership == Ownership::other ? LossReason::taken
                                                     : LossReason::missing,
               now);
@@ -196,8 +194,8 @@ bool LeaseCore::answered(const wire::Outcome& outcome) {
     return true;
   }
   if (!found.failure) {
-    const auto reason = found.ownership == Ownership::other ? LossReason::taken
-                                                            : LossReason::missing;
+    const auto reason =
+        found.ownership == Ownership::other ? LossReason::taken : LossReason::missing;
     const std::lock_guard lock{mutex_};
     state_.lost(trouble_told_ ? LossReason::unconfirmed : reason, now);
     tell_of_loss(*state_.loss(now));

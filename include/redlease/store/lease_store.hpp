@@ -45,7 +45,7 @@ struct Comparison {
 };
 
 struct KeyContent {
-  std::string type;                         ///< "string", "hash", ...
+  std::string type;                              ///< "string", "hash", ...
   std::optional<std::chrono::milliseconds> ttl;  ///< none: it never expires
   std::size_t length = 0;
   std::string beginning;  ///< of a string, up to 512 bytes
@@ -62,8 +62,7 @@ class LeaseStore {
   LeaseStore(wire::Pipelines& pipelines, std::string server)
       : pipelines_(pipelines), server_(std::move(server)) {}
 
-  Acquisition acquire(std::string_view key, std::chrono::milliseconds ttl,
-                      Clock::time_point limit);
+  Acquisition acquire(std::string_view key, std::chrono::milliseconds ttl, Clock::time_point limit);
 
   Comparison renew(std::string_view key, std::string_view token, std::chrono::milliseconds ttl,
                    Clock::time_point limit);
@@ -78,8 +77,8 @@ class LeaseStore {
   bool owe_release(std::string_view key, std::string_view token, Clock::time_point until,
                    wire::Completion done, void* context);
   /// Reads the outcome of a posted or owed release.
-  Comparison comparison_of(std::string_view operation, std::string_view key,
-                           std::string_view token, const wire::Outcome& outcome);
+  Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
+                           const wire::Outcome& outcome);
 
   /// Empty if there is no such key. Throws Error.
   std::optional<KeyContent> inspect(std::string_view key, Clock::time_point limit);
@@ -99,8 +98,7 @@ class LeaseStore {
                      std::string_view argument, Clock::time_point deadline);
   Failure failure(std::string_view operation, std::string_view key,
                   const wire::Outcome& outcome) const;
-  Failure refusal(std::string_view operation, std::string_view key,
-                  const wire::Reply& reply) const;
+  Failure refusal(std::string_view operation, std::string_view key, const wire::Reply& reply) const;
   std::string describe(std::string_view operation, std::string_view key,
                        std::string_view cause) const;
   Acquisition resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,

@@ -70,12 +70,13 @@ Acquisition LeaseStore::granted(std::string_view key, const Token& token,
   if (state.held(now)) return {Grant{token, sent}, {}};
   post_release(key, token.reveal(), ignore, nullptr);
   const auto late = std::chrono::ceil<std::chrono::milliseconds>(now - state.valid_until());
-  return {{}, Failure{errc::unavailable,
-                      describe("acquire", key,
-                               fmt::format("the server's reply came {} ms after the lease's "
-                                           "validity had ended; it was given back",
-                                           late.count())),
-                      true}};
+  return {{},
+          Failure{errc::unavailable,
+                  describe("acquire", key,
+                           fmt::format("the server's reply came {} ms after the lease's "
+                                       "validity had ended; it was given back",
+                                       late.count())),
+                  true}};
 }
 
 // The request may have run. Its token tells: a key that holds it is ours, counted from the first
@@ -85,8 +86,8 @@ Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milli
                                         const Token& token, const Outcome& doubtful,
                                         Clock::time_point limit) {
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  const auto look = comparison_of("acquire", key, token.reveal(),
-                                  eval(lua::own, key, token.reveal(), {}, until));
+  const auto look =
+      comparison_of("acquire", key, token.reveal(), eval(lua::own, key, token.reveal(), {}, until));
   if (!look.failure && look.ownership == Ownership::ours) {
     return granted(key, token, ttl, doubtful.sent);
   }
@@ -120,8 +121,8 @@ Comparison LeaseStore::renew(std::string_view key, std::string_view token,
   auto outcome = eval(lua::renew, key, token, milliseconds, deadline(limit));
   if (!in_doubt(outcome)) return comparison_of("renew", key, token, outcome);
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  auto again = comparison_of("renew", key, token,
-                             eval(lua::renew, key, token, milliseconds, until));
+  auto again =
+      comparison_of("renew", key, token, eval(lua::renew, key, token, milliseconds, until));
   if (again.failure) again.failure = failure("renew", key, outcome);
   return again;
 }
@@ -141,19 +142,19 @@ Comparison LeaseStore::release(std::string_view key, std::string_view token,
   return look;
 }
 
-void LeaseStore::post_release(std::string_view key, std::string_view token,
-                              wire::Completion done, void* context) {
+void LeaseStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
+                              void* context) {
   const auto now = Clock::now();
   const Clock::time_point cached_at{
       Clock::duration{release_cached_at_.load(std::memory_order_relaxed)}};
   const bool cached = cached_at + cache_trust > now;
-  const auto command = cached ? evalsha(lua::release, key, token, {})
-                              : eval_text(lua::release, key, token, {});
+  const auto command =
+      cached ? evalsha(lua::release, key, token, {}) : eval_text(lua::release, key, token, {});
   pipelines_.post(command, now + pipelines_.timeouts().command, done, context);
 }
 
-bool LeaseStore::owe_release(std::string_view key, std::string_view token,
-                             Clock::time_point until, wire::Completion done, void* context) {
+bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock::time_point until,
+                             wire::Completion done, void* context) {
   const auto command = eval_text(lua::release, key, token, {});
   return pipelines_.owe(std::string{command.bytes()}, until, done, context);
 }
@@ -190,8 +191,9 @@ Comparison LeaseStore::comparison_of(std::string_view operation, std::string_vie
 std::optional<KeyContent> LeaseStore::inspect(std::string_view key, Clock::time_point limit) {
   const auto outcome = eval(lua::inspect, key, {}, {}, deadline(limit));
   if (!answered(outcome)) {
-    auto failed = failure("inspect", key, outcome);
-    throw Error{errc::unavailable, std::move(failed.what)};
+    // Looking changes nothing, so it can't be in doubt.
+    throw Error{in_doubt(outcome) ? errc::unavailable : outcome.code,
+                describe("inspect", key, outcome.cause)};
   }
   const auto& reply = outcome.reply;
   if (reply.type != Reply::Type::array || reply.elements.size() != 4) {
@@ -253,11 +255,10 @@ std::string LeaseStore::describe(std::string_view operation, std::string_view ke
 Failure LeaseStore::failure(std::string_view operation, std::string_view key,
                             const Outcome& outcome) const {
   if (in_doubt(outcome)) {
-    return {errc::in_doubt,
-            describe(operation, key, outcome.cause + "; the request may have run"), true};
+    return {errc::in_doubt, describe(operation, key, outcome.cause + "; the request may have run"),
+            true};
   }
-  return {outcome.code, describe(operation, key, outcome.cause),
-          outcome.code == errc::unavailable};
+  return {outcome.code, describe(operation, key, outcome.cause), outcome.code == errc::unavailable};
 }
 
 Failure LeaseStore::refusal(std::string_view operation, std::string_view key,
@@ -265,8 +266,9 @@ Failure LeaseStore::refusal(std::string_view operation, std::string_view key,
   if (!reply.is_error()) {
     return {errc::protocol, describe(operation, key, "a reply of an unexpected kind"), false};
   }
+  const auto kind = wire::classify(reply.text);
   return {errc::rejected, describe(operation, key, wire::printable(reply.text)),
-          wire::classify(reply.text) == wire::ServerError::transient};
+          kind == wire::ServerError::transient || kind == wire::ServerError::no_script};
 }
 
 }  // namespace redlease::inline v1::store

@@ -44,8 +44,8 @@ void Connector::failed(const Error& error) {
   last_cause_ = error.what();
   if (++failures_ <= free_failures) return;
   const int doublings = std::min(failures_ - free_failures - 1, 10);
-  const auto pause = std::min<std::chrono::nanoseconds>(first_pause * (1 << doublings),
-                                                        longest_pause);
+  const auto pause =
+      std::min<std::chrono::nanoseconds>(first_pause * (1 << doublings), longest_pause);
   not_before_ = Clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    pause * (1.0 + detail::random_unit()) / 2.0);
 }

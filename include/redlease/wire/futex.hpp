@@ -23,8 +23,8 @@ inline bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
   if (left.count() <= 0) return false;
   const auto s = std::chrono::duration_cast<std::chrono::seconds>(left);
   const timespec timeout{static_cast<time_t>(s.count()), static_cast<long>((left - s).count())};
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value,
-            &timeout, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, &timeout,
+            nullptr, 0);
   return true;
 }
 

@@ -22,10 +22,10 @@ struct Outcome {
 
   Kind kind = Kind::not_sent;
   Reply reply;
-  Clock::time_point sent{};        ///< the instant before it was written
-  errc code = errc::unavailable;   ///< why there is no answer, and
-  std::string cause;               ///< in words
-  std::shared_ptr<Link> link;      ///< in doubt: the connection on which it may run yet
+  Clock::time_point sent{};       ///< the instant before it was written
+  errc code = errc::unavailable;  ///< why there is no answer, and
+  std::string cause;              ///< in words
+  std::shared_ptr<Link> link;     ///< in doubt: the connection on which it may run yet
 };
 
 /// Called once for a posted command, on the thread that drives its connection: it must be quick,

@@ -19,6 +19,9 @@ constexpr std::chrono::milliseconds trusted_silence{2};
 // With more batches unread than this, one who only posts reads the replies that are there.
 constexpr std::size_t many_unread = 16;
 
+// A caller who has its own reply doesn't wait for longer to get posted commands written.
+constexpr std::chrono::milliseconds patience_for_others{10};
+
 // Buffers of a batch that grew beyond this are given back.
 constexpr std::size_t largest_kept_buffer = 1 << 20;
 
@@ -139,22 +142,29 @@ Outcome Pipeline::give_up(const Ticket& mine) {
 
 Outcome Pipeline::drive(const Ticket& mine, Clock::time_point deadline) {
   Batch& batch = *mine.batch;
-  auto now = Clock::now();
-  if (!batch.closed && ensure_link(mine, deadline, now)) {
-    transmit(batch, deadline, now);
-    if (!mine.awaited && in_flight_.size() > many_unread) {
-      read_until(0, Clock::time_point::min());
+  Outcome outcome;
+  try {
+    auto now = Clock::now();
+    if (!batch.closed && ensure_link(mine, deadline, now)) {
+      transmit(batch, deadline, now);
+      if (!mine.awaited && in_flight_.size() > many_unread) read_until(0, Clock::time_point::min());
     }
+    if (batch.closed && mine.awaited) collect(mine, deadline);
+    outcome = result(mine);
+  } catch (...) {
+    // Out of memory, most likely. Whatever is half done ends here, so that the others can go on.
+    if (!batch.closed) fail_unsent(batch, errc::unavailable, "out of memory");
+    if (link_) fail_link(errc::unavailable, "out of memory");
+    hand_over(mine);
+    batch.users.fetch_sub(1, std::memory_order_release);
+    throw;
   }
-  if (batch.closed && mine.awaited) collect(mine, deadline);
-  auto outcome = result(mine);
   hand_over(mine);
   batch.users.fetch_sub(1, std::memory_order_release);
   return outcome;
 }
 
-bool Pipeline::ensure_link(const Ticket& mine, Clock::time_point deadline,
-                           Clock::time_point& now) {
+bool Pipeline::ensure_link(const Ticket& mine, Clock::time_point deadline, Clock::time_point& now) {
   if (link_ && now - link_->connection->last_heard() > trusted_silence &&
       !link_->connection->alive()) {
     fail_link(errc::unavailable, "the server closed the connection");
@@ -372,7 +382,7 @@ void Pipeline::hand_over(const Ticket& mine) {
     // Only posted commands: nobody is there to write them but this one.
     const auto now = Clock::now();
     if (link_) {
-      transmit(*next, now + connector_.timeouts().command, now);
+      transmit(*next, now + patience_for_others, now);
     } else {
       fail_unsent(*next, errc::unavailable, "not connected");
     }

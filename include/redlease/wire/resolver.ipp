@@ -69,8 +69,8 @@ std::vector<Address> Resolver::resolve(const std::string& host, std::uint16_t po
       }}.detach();
     } catch (const std::system_error& e) {
       state_->current.reset();
-      throw Error{errc::unavailable, fmt::format("cannot start resolving '{}': {}", host,
-                                                 e.code().message())};
+      throw Error{errc::unavailable,
+                  fmt::format("cannot start resolving '{}': {}", host, e.code().message())};
     }
   }
   const auto lookup = state_->current;

@@ -20,9 +20,9 @@ std::string_view first_word(std::string_view text) noexcept {
 }
 
 // States that a server leaves again by itself or by failover.
-constexpr std::array<std::string_view, 9> transient_codes{
-    "LOADING", "BUSY",        "READONLY", "MASTERDOWN", "MISCONF",
-    "OOM",     "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS"};
+constexpr std::array<std::string_view, 9> transient_codes{"LOADING",     "BUSY",     "READONLY",
+                                                          "MASTERDOWN",  "MISCONF",  "OOM",
+                                                          "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS"};
 
 }  // namespace
 

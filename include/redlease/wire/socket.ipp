@@ -81,8 +81,8 @@ Io Socket::connect(const sockaddr& address, std::size_t size, std::chrono::nanos
 Io Socket::send(std::string_view bytes, Clock::time_point deadline, std::size_t& sent) {
   sent = 0;
   while (sent < bytes.size()) {
-    const auto n = ::send(fd_, bytes.data() + sent, bytes.size() - sent,
-                          MSG_NOSIGNAL | MSG_DONTWAIT);
+    const auto n =
+        ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) {
       sent += static_cast<std::size_t>(n);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

@@ -14,9 +14,7 @@
 namespace redlease::inline v1::wire {
 namespace {
 
-[[noreturn]] void bad_url(const std::string& why) {
-  throw std::invalid_argument("url: " + why);
-}
+[[noreturn]] void bad_url(const std::string& why) { throw std::invalid_argument("url: " + why); }
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';

@@ -1,0 +1,41 @@
+// The rival: hiredis as one would use it directly, one blocking connection per thread.
+#ifndef REDLEASE_BENCH_RAW_REDIS_HPP
+#define REDLEASE_BENCH_RAW_REDIS_HPP
+
+#include <hiredis/hiredis.h>
+
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace redlease::bench {
+
+class RawRedis {
+ public:
+  RawRedis(const std::string& host, int port);
+
+  struct FreeReply {
+    void operator()(redisReply* reply) const { freeReplyObject(reply); }
+  };
+  using Reply = std::unique_ptr<redisReply, FreeReply>;
+
+  // Throws on any error, error replies included.
+  Reply command(std::initializer_list<std::string_view> arguments);
+  // For pipelining: queues a command, and takes the next reply.
+  void append(std::initializer_list<std::string_view> arguments);
+  Reply next_reply();
+
+ private:
+  struct FreeContext {
+    void operator()(redisContext* context) const { redisFree(context); }
+  };
+  std::unique_ptr<redisContext, FreeContext> context_;
+};
+
+// Seconds of processor time that the server has used.
+double server_cpu_seconds(RawRedis& redis);
+
+}  // namespace redlease::bench
+
+#endif
