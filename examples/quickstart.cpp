@@ -1,0 +1,123 @@
+/// The README's code, as a program that runs:  quickstart [--redis URL]
+///
+/// The parts between two equal marks, such as [try], stand in the README; the test `readme` checks
+/// that they still do.
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <redlease/redlease.hpp>
+#include <string>
+#include <thread>
+
+namespace {
+
+using namespace std::chrono_literals;
+
+void say(const std::string& what) { std::printf("%s\n", what.c_str()); }
+
+void rebuild_cache() { say("cache 42: rebuilt"); }
+
+/// Stands for a transaction of the database: undone at the end of its scope, unless committed.
+class Transaction {
+ public:
+  void reserve_stock() { ++lines_; }
+  void commit() { say("order 10086: committed " + std::to_string(lines_) + " lines"); }
+
+ private:
+  int lines_ = 0;
+};
+
+void rebuild_unless_another_does(redlease::Client& redis) {
+  // [try]
+  // One attempt. A lease that another holds is an answer, not an error: an empty optional.
+  if (auto lease = redis.try_acquire("cache:rebuild:42", {.ttl = 3s})) {
+    rebuild_cache();
+  }  // given back here: the key is deleted if it is still ours, and the scope doesn't wait for it
+  // [try]
+}
+
+// [wait]
+bool book_order(redlease::Client& redis) {
+  // Waits for at most 2 s. The lease lasts 8 s, and ends by itself should this process die.
+  auto lease = redis.acquire("order:lock:10086", {.at_most = 2s}, {.ttl = 8s});
+  if (!lease) return false;
+
+  Transaction books;  // rolls back unless it is committed
+  for (int line = 0; line < 3; ++line) {
+    if (lease->remaining() < 4s) lease->renew();  // once more 8 s, from now on
+    books.reserve_stock();
+  }
+  lease->ensure_held(500ms);  // throws LeaseLost unless 500 ms are left for certain
+  books.commit();             // the step that can't be undone
+  lease->release();           // throws LeaseLost unless it was held to this very point
+  return true;
+}
+// [wait]
+
+/// A holder that is paused for longer than its lease lasts.
+bool book_too_late(redlease::Client& redis) {
+  auto lease = redis.acquire("order:lock:10087", {.at_most = 2s}, {.ttl = 100ms});
+  if (!lease) return false;
+  Transaction books;
+  books.reserve_stock();
+  std::this_thread::sleep_for(150ms);
+  lease->ensure_held(10ms);
+  books.commit();
+  lease->release();
+  return true;
+}
+
+std::string outcome_of(const std::function<bool()>& work) {
+  // [loss]
+  try {
+    return work() ? "booked" : "busy: another one held the lease to the end of the wait";
+  } catch (const redlease::LeaseLost& lost) {
+    // The next holder may be at work already. Stop, and leave the resource alone: what was not
+    // committed is rolled back; whether a commit went through, the database knows.
+    return std::string{"lost: "} + to_string(lost.loss().reason);
+  } catch (const redlease::Error& error) {
+    // No definite answer, or a refusal: what() names operation, key, server and cause.
+    return std::string{"failed: "} + error.what();
+  }
+  // [loss]
+}
+
+int count_pieces(redlease::Lease& lease) {
+  const int counted = 42;  // takes its time
+  lease.ensure_held();
+  return counted;
+}
+
+void count_stock(redlease::Client& redis) {
+  // [with_lease]
+  // Calls the function only if the lease is held, and releases behind it.
+  std::optional<int> pieces =
+      redis.with_lease("stock:lock:7", {.at_most = 2s}, {.ttl = 8s}, count_pieces);
+  // [with_lease]
+  say(pieces ? "stock 7: " + std::to_string(*pieces) + " pieces" : "stock 7: busy");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"The code of the README, at work."};
+  std::string url = "redis://127.0.0.1:6379";
+  app.add_option("--redis", url, "the Redis server")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    redlease::Client redis{url};
+    redis.ping();  // fail now rather than at the first lease
+    rebuild_unless_another_does(redis);
+    say("order 10086: " + outcome_of([&] { return book_order(redis); }));
+    say("order 10087: " + outcome_of([&] { return book_too_late(redis); }));
+    count_stock(redis);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "quickstart: %s\n", error.what());
+    return 1;
+  }
+}

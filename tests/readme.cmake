@@ -1,0 +1,107 @@
+# Checks the code in the READMEs: what stands there is cut from files that are compiled and run.
+#   cmake -DSOURCE_DIR=. -P tests/readme.cmake
+#
+# Every ```cpp block stands, line by line, in examples/quickstart.cpp, or in the file that a comment
+# on the line before the block names:  <!-- from examples/timeline.cpp -->
+# Blocks of other languages are checked when there is such a comment. Common indentation doesn't
+# count. And all READMEs have the same blocks in the same order.
+cmake_minimum_required(VERSION 3.22)
+
+set(readmes README.md README.zh-CN.md)
+set(usual_source examples/quickstart.cpp)
+
+set(complaints "")
+function(complain text)
+  set(complaints "${complaints}${text}\n" PARENT_SCOPE)
+endfunction()
+
+# Sets `result` to whether the lines of `code` follow one another in `file`, all of them indented by
+# the same number of blanks.
+function(stands_in file code result)
+  file(READ "${SOURCE_DIR}/${file}" text)
+  foreach(indentation RANGE 0 16 2)
+    string(REPEAT " " ${indentation} blanks)
+    string(REGEX REPLACE "\n([^\n])" "\n${blanks}\\1" lines "\n${code}")
+    string(FIND "\n${text}" "${lines}" at)
+    if(NOT at EQUAL -1)
+      set(${result} TRUE PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  set(${result} FALSE PARENT_SCOPE)
+endfunction()
+
+# Sets `count` to the number of fenced blocks in the file, and for each of them PREFIX_<n>_language,
+# _code and _source (empty if it isn't cut from anywhere).
+function(read_blocks readme prefix count)
+  file(READ "${SOURCE_DIR}/${readme}" rest)
+  set(n 0)
+  while(TRUE)
+    string(FIND "${rest}" "\n```" at)
+    if(at EQUAL -1)
+      break()
+    endif()
+    string(SUBSTRING "${rest}" 0 ${at} before)
+    math(EXPR at "${at} + 4")
+    string(SUBSTRING "${rest}" ${at} -1 rest)
+    string(FIND "${rest}" "\n" at)
+    string(SUBSTRING "${rest}" 0 ${at} language)
+    math(EXPR code_begin "${at} + 1")
+    string(FIND "${rest}" "\n```" at)
+    if(at LESS code_begin)
+      message(FATAL_ERROR "${readme}: a block is empty or isn't closed")
+    endif()
+    math(EXPR size "${at} + 1 - ${code_begin}")
+    string(SUBSTRING "${rest}" ${code_begin} ${size} code)
+    math(EXPR at "${at} + 4")
+    string(SUBSTRING "${rest}" ${at} -1 rest)
+
+    set(source "")
+    if(before MATCHES "<!-- from ([^ ]+) -->$")
+      set(source "${CMAKE_MATCH_1}")
+    elseif(language STREQUAL "cpp")
+      set(source "${usual_source}")
+    endif()
+    math(EXPR n "${n} + 1")
+    set(${prefix}_${n}_language "${language}" PARENT_SCOPE)
+    set(${prefix}_${n}_code "${code}" PARENT_SCOPE)
+    set(${prefix}_${n}_source "${source}" PARENT_SCOPE)
+  endwhile()
+  set(${count} ${n} PARENT_SCOPE)
+endfunction()
+
+foreach(readme IN LISTS readmes)
+  read_blocks(${readme} ${readme} ${readme}_count)
+  set(cut 0)
+  foreach(n RANGE ${${readme}_count})
+    if(NOT "${${readme}_${n}_source}" STREQUAL "")
+      math(EXPR cut "${cut} + 1")
+      set(source "${${readme}_${n}_source}")
+      stands_in("${source}" "${${readme}_${n}_code}" found)
+      if(NOT found)
+        complain("${readme}: this is not in ${source}:\n${${readme}_${n}_code}")
+      endif()
+    endif()
+  endforeach()
+  if(cut EQUAL 0)
+    complain("${readme} has no code")  # or this check doesn't see it
+  endif()
+endforeach()
+
+list(GET readmes 0 first)
+foreach(readme IN LISTS readmes)
+  if(NOT ${readme}_count EQUAL ${first}_count)
+    complain("${first} has ${${first}_count} blocks, ${readme} has ${${readme}_count}")
+  endif()
+  foreach(n RANGE 1 ${${first}_count})
+    foreach(part IN ITEMS language source code)
+      if(NOT "${${readme}_${n}_${part}}" STREQUAL "${${first}_${n}_${part}}")
+        complain("block ${n} of ${readme} is not that of ${first}: its ${part} is\n${${readme}_${n}_${part}}")
+      endif()
+    endforeach()
+  endforeach()
+endforeach()
+
+if(complaints)
+  message(FATAL_ERROR "${complaints}")
+endif()
