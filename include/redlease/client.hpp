@@ -44,6 +44,8 @@ class Inspection {
 ///
 /// Constructing does no I/O and starts no thread; connections are made when they are needed and
 /// made anew when they break. After fork() the child may go on using it: it gets its own ones.
+/// When the last of a client's copies and leases is gone, that waits for outstanding answers, for
+/// at most one command time-out, and for the observer to be told of them, for at most a second.
 ///
 /// Every function checks its arguments first and throws std::invalid_argument, naming field and
 /// value, before any I/O. All others throw Error as errc describes.

@@ -116,7 +116,7 @@ class Acquirer {
   }
 
   [[noreturn]] void give_up(store::Failure&& failure) {
-    if (failure.code == errc::in_doubt && listening()) {
+    if (failure.in_doubt && listening()) {
       auto event = make_event(Event::Kind::in_doubt);
       event.error = make_error_code(failure.code);
       event.message = failure.what;
@@ -188,7 +188,9 @@ void Client::conclude(Lease& lease) {
   std::error_code error;
   if (lease.held()) lease.release(error);
   // Other trouble than a loss has come after the work: the destructor and the ttl see to it.
-  if (auto loss = lease.loss()) throw LeaseLost{"with_lease", std::move(*loss)};
+  if (auto loss = lease.loss()) {
+    throw LeaseLost{detail::describe("with_lease", *loss), std::move(*loss)};
+  }
 }
 
 std::optional<Inspection> Client::inspect(std::string_view key) {

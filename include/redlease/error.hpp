@@ -15,7 +15,7 @@ enum class errc {
   in_doubt,     ///< the request may or may not have run, and it could not be found out in time
   unavailable,  ///< no definite answer: not connected, timed out; the request did not run
   rejected,     ///< the server refused; the message has its text; nothing has changed
-  protocol,     ///< the peer does not speak the Redis protocol
+  protocol,     ///< the peer does not speak the Redis protocol; a request to it may have run
   no_quorum,    ///< too few servers agreed
   no_replicas,  ///< too few replicas acknowledged
 };
@@ -58,7 +58,8 @@ struct Loss {
 /// others: the work done under the lease may have overlapped with somebody else's.
 class LeaseLost : public Error {
  public:
-  explicit LeaseLost(const std::string& operation, Loss loss);
+  /// `what` is the whole message.
+  LeaseLost(const std::string& what, Loss loss);
   const Loss& loss() const noexcept { return loss_; }
 
  private:
@@ -66,6 +67,8 @@ class LeaseLost : public Error {
 };
 
 namespace detail {
+/// "release 'k': the lease is lost (taken) after 40 ms; token 0a1b2c3d"
+std::string describe(std::string_view operation, const Loss& loss);
 /// A key for a message: quoted, unprintable bytes escaped, cut when long.
 std::string quote(std::string_view bytes);
 }  // namespace detail

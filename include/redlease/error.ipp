@@ -34,13 +34,6 @@ class Category final : public std::error_category {
   }
 };
 
-std::string describe(const std::string& operation, const Loss& loss) {
-  const auto held = std::chrono::duration_cast<std::chrono::milliseconds>(loss.held_for);
-  return fmt::format("{} {}: the lease is lost ({}) after {} ms; token {}", operation,
-                     detail::quote(loss.key), to_string(loss.reason), held.count(),
-                     loss.fingerprint);
-}
-
 }  // namespace
 
 const std::error_category& error_category() noexcept {
@@ -68,10 +61,16 @@ const char* to_string(LossReason reason) noexcept {
   return "unknown";
 }
 
-LeaseLost::LeaseLost(const std::string& operation, Loss loss)
-    : Error(errc::lost, describe(operation, loss)), loss_(std::move(loss)) {}
+LeaseLost::LeaseLost(const std::string& what, Loss loss)
+    : Error(errc::lost, what), loss_(std::move(loss)) {}
 
 namespace detail {
+
+std::string describe(std::string_view operation, const Loss& loss) {
+  const auto held = std::chrono::duration_cast<std::chrono::milliseconds>(loss.held_for);
+  return fmt::format("{} {}: the lease is lost ({}) after {} ms; token {}", operation,
+                     quote(loss.key), to_string(loss.reason), held.count(), loss.fingerprint);
+}
 
 std::string quote(std::string_view bytes) {
   constexpr std::size_t longest = 100;

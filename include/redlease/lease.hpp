@@ -43,8 +43,8 @@ class LeaseCore;
 /// next holder may be at work already.
 ///
 /// held(), remaining() and loss() may be called from any thread at any time, as may renew() and
-/// release(), which then take turns. Moving, swapping and destroying need the object to oneself.
-/// A moved-from lease holds nothing.
+/// release(), which then take turns (and so may wait for each other's time). Moving, swapping and
+/// destroying need the object to oneself. A moved-from lease holds nothing.
 class Lease {
  public:
   Lease(Lease&& other) noexcept;
@@ -52,7 +52,8 @@ class Lease {
   Lease& operator=(Lease&& other) noexcept;
   /// Gives the lease back, if it is held: writes the compare-and-delete and doesn't wait for its
   /// answer. Never throws. Blocks only when the connection is lost or clogged, for at most one
-  /// connect and one command time-out. What goes wrong reaches the observer.
+  /// command time-out. What goes wrong reaches the observer. (The last lease of a client that is
+  /// gone already closes its connections: see Client.)
   ~Lease();
 
   /// The key, as given. Empty for a moved-from lease.

@@ -14,7 +14,6 @@
 
 #include <fmt/format.h>
 #include <boost/uuid/uuid.hpp>
-#include <boost/uuid/uuid_io.hpp>
 #include <redlease/token.hpp>
 
 namespace redlease::inline v1 {
@@ -73,9 +72,16 @@ Token Token::generate() {
   std::copy(bits.begin(), bits.end(), uuid.begin());
   uuid.begin()[6] = static_cast<std::uint8_t>(0x40 | (uuid.begin()[6] & 0x0f));  // version 4
   uuid.begin()[8] = static_cast<std::uint8_t>(0x80 | (uuid.begin()[8] & 0x3f));  // variant 1
+  // Written here since Boost before 1.76 can do it only by way of the heap.
+  constexpr std::string_view digits = "0123456789abcdef";
   Token token;
-  const auto text = boost::uuids::to_string(uuid);
-  std::copy_n(text.begin(), size, token.text_.begin());
+  auto* out = token.text_.data();
+  for (std::size_t i = 0; i < uuid.size(); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) *out++ = '-';
+    const std::uint8_t byte = uuid.begin()[i];
+    *out++ = digits[byte >> 4];
+    *out++ = digits[byte & 0x0f];
+  }
   return token;
 }
 

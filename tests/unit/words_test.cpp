@@ -99,8 +99,8 @@ TEST(Error, ComparesWithItsCodeAndReadsWell) {
   EXPECT_EQ(error.code(), redlease::errc::unavailable);
   EXPECT_STREQ(error.what(), "ping h:1: timed out");
   EXPECT_STREQ(error.code().category().name(), "redlease");
-  const redlease::LeaseLost lost{"release",
-                                 {redlease::LossReason::taken, "k\n%s", "0a1b2c3d", 1500ms}};
+  const redlease::Loss loss{redlease::LossReason::taken, "k\n%s", "0a1b2c3d", 1500ms};
+  const redlease::LeaseLost lost{redlease::detail::describe("release", loss), loss};
   EXPECT_EQ(lost.code(), redlease::errc::lost);
   EXPECT_STREQ(lost.what(),
                "release 'k\\x0a%s': the lease is lost (taken) after 1500 ms; token 0a1b2c3d");

@@ -57,7 +57,8 @@ void LeaseCore::throw_not_held(const char* operation) const {
 void LeaseCore::require_held(const char* operation, Clock::time_point now) {
   if (const auto reason = state_.loss(now)) {
     tell_of_loss(*reason);
-    throw LeaseLost{operation, make_loss(*reason)};
+    auto loss = make_loss(*reason);
+    throw LeaseLost{describe(operation, loss), std::move(loss)};
   }
   if (state_.is_released()) throw_not_held(operation);
 }
@@ -71,8 +72,11 @@ void LeaseCore::ensure_held(std::chrono::nanoseconds min) {
     throw Error{errc::in_doubt,
                 fmt::format("ensure_held {}: a release is under way or in doubt", quote(key_))};
   }
-  if (state_.remaining(now) < min) {
-    throw LeaseLost{"ensure_held: too little time is left,",
+  if (const auto left = state_.remaining(now); left < min) {
+    const auto text =
+        fmt::format("ensure_held {}: only {} ms are left of the lease, not {} ms", quote(key_),
+                    left / std::chrono::milliseconds{1}, Duration{min}.ceil_ms().count());
+    throw LeaseLost{text,
                     {LossReason::expired, key_, token_.fingerprint(), now - state_.acquired_at()}};
   }
 }
@@ -98,7 +102,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
 
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
-  if (found.failure && found.failure->code == errc::in_doubt) {
+  if (found.failure && found.failure->in_doubt) {
     state_.renewal_in_doubt(ttl);
   } else if (found.failure) {
     state_.renewal_refused();
@@ -131,9 +135,8 @@ void LeaseCore::release() {
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
   if (found.failure) {
-    const bool in_doubt = found.failure->code == errc::in_doubt;
-    if (!in_doubt) state_.release_refused();
-    tell_of_trouble(in_doubt ? Event::Kind::in_doubt : Event::Kind::background_error,
+    if (!found.failure->in_doubt) state_.release_refused();
+    tell_of_trouble(found.failure->in_doubt ? Event::Kind::in_doubt : Event::Kind::background_error,
                     *found.failure);
     throw Error{found.failure->code, found.failure->what};
   }
@@ -187,7 +190,7 @@ void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {
 // True when that was the end of it; false when the release goes out again.
 bool LeaseCore::answered(const wire::Outcome& outcome) {
   auto& store = backend_->store;
-  const auto found = store.comparison_of("release", key_, token_.reveal(), outcome);
+  const auto found = store.answer_to_post(key_, token_.reveal(), outcome);
   const auto now = Clock::now();
   if (!found.failure && found.ownership == Ownership::ours) {
     tell(Event::Kind::released, now);

@@ -22,6 +22,7 @@ struct Failure {
   errc code = errc::unavailable;
   std::string what;        ///< names operation, key and server; has no secret in it
   bool transient = false;  ///< trying again makes sense
+  bool in_doubt = false;   ///< the request may have run, or may run yet
 };
 
 struct Grant {
@@ -69,7 +70,7 @@ class LeaseStore {
 
   Comparison release(std::string_view key, std::string_view token, Clock::time_point limit);
 
-  /// Writes the release and doesn't wait for its answer: `done` gets it; see comparison_of().
+  /// Writes the release and doesn't wait for its answer: `done` gets it; see answer_to_post().
   void post_release(std::string_view key, std::string_view token, wire::Completion done,
                     void* context);
   /// Has the release sent with whatever is sent next, if that is before `until`. False, and
@@ -77,8 +78,8 @@ class LeaseStore {
   bool owe_release(std::string_view key, std::string_view token, Clock::time_point until,
                    wire::Completion done, void* context);
   /// Reads the outcome of a posted or owed release.
-  Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
-                           const wire::Outcome& outcome);
+  Comparison answer_to_post(std::string_view key, std::string_view token,
+                            const wire::Outcome& outcome);
 
   /// Empty if there is no such key. Throws Error.
   std::optional<KeyContent> inspect(std::string_view key, Clock::time_point limit);
@@ -99,6 +100,13 @@ class LeaseStore {
   Failure failure(std::string_view operation, std::string_view key,
                   const wire::Outcome& outcome) const;
   Failure refusal(std::string_view operation, std::string_view key, const wire::Reply& reply) const;
+  Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
+                           const wire::Outcome& outcome) const;
+  void note_release_cached(const wire::Outcome& outcome) noexcept;
+  Acquisition acquisition_of(std::string_view key, const Token& token,
+                             std::chrono::milliseconds ttl, const wire::Outcome& outcome);
+  void clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
+                const wire::Outcome& doubtful);
   std::string describe(std::string_view operation, std::string_view key,
                        std::string_view cause) const;
   Acquisition resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,

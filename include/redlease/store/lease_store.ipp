@@ -41,6 +41,10 @@ bool is_no_script(const Outcome& outcome) {
          wire::classify(outcome.reply.text) == wire::ServerError::no_script;
 }
 
+Command set(std::string_view key, const Token& token, std::chrono::milliseconds ttl) {
+  return {"SET", key, token.reveal(), "NX", "PX", std::to_string(ttl.count())};
+}
+
 void ignore(void*, Outcome&&) noexcept {}
 
 }  // namespace
@@ -50,11 +54,14 @@ void ignore(void*, Outcome&&) noexcept {}
 Acquisition LeaseStore::acquire(std::string_view key, std::chrono::milliseconds ttl,
                                 Clock::time_point limit) {
   const auto token = Token::generate();
-  const Command set{"SET", key, token.reveal(), "NX", "PX", std::to_string(ttl.count())};
-  const auto outcome = pipelines_.call(set, deadline(limit));
+  const auto outcome = pipelines_.call(set(key, token, ttl), deadline(limit));
   if (in_doubt(outcome)) return resolve_acquire(key, ttl, token, outcome, limit);
-  if (!answered(outcome)) return {{}, failure("acquire", key, outcome)};
+  return acquisition_of(key, token, ttl, outcome);
+}
 
+Acquisition LeaseStore::acquisition_of(std::string_view key, const Token& token,
+                                       std::chrono::milliseconds ttl, const Outcome& outcome) {
+  if (!answered(outcome)) return {{}, failure("acquire", key, outcome)};
   const auto& reply = outcome.reply;
   if (reply.type == Reply::Type::nil) return {};
   if (reply.type == Reply::Type::status && reply.text == "OK") {
@@ -80,8 +87,8 @@ Acquisition LeaseStore::granted(std::string_view key, const Token& token,
 }
 
 // The request may have run. Its token tells: a key that holds it is ours, counted from the first
-// send. Otherwise the request may run yet, so that a compare-and-delete is sent behind it on its
-// own connection, and the token is never used again.
+// send. Otherwise it may run yet, so its traces are removed, and one more try has a token of its
+// own.
 Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,
                                         const Token& token, const Outcome& doubtful,
                                         Clock::time_point limit) {
@@ -91,26 +98,24 @@ Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milli
   if (!look.failure && look.ownership == Ownership::ours) {
     return granted(key, token, ttl, doubtful.sent);
   }
-  const auto clean_up = eval_text(lua::release, key, token.reveal(), {});
-  wire::Pipelines::follow_up(doubtful, clean_up, Clock::now());
-  if (!look.failure && look.ownership == Ownership::other) return {};
-  if (!look.failure && Clock::now() < until) {
-    const auto fresh = Token::generate();
-    const Command set{"SET", key, fresh.reveal(), "NX", "PX", std::to_string(ttl.count())};
-    const auto again = pipelines_.call(set, until);
-    if (answered(again) && again.reply.type == Reply::Type::nil) return {};
-    if (answered(again) && again.reply.text == "OK" && !again.reply.is_error()) {
-      return granted(key, fresh, ttl, again.sent);
-    }
-    if (answered(again)) return {{}, refusal("acquire", key, again.reply)};
-    if (!in_doubt(again)) return {{}, failure("acquire", key, again)};
-    wire::Pipelines::follow_up(again, eval_text(lua::release, key, fresh.reveal(), {}),
-                               Clock::now());
-    owe_release(key, fresh.reveal(), again.sent + ttl, ignore, nullptr);
-    return {{}, failure("acquire", key, again)};
-  }
+  clean_up(key, token, ttl, doubtful);
+  if (look.failure) return {{}, failure("acquire", key, doubtful)};
+  if (look.ownership == Ownership::other) return {};
+
+  const auto fresh = Token::generate();
+  const auto again = pipelines_.call(set(key, fresh, ttl), until);
+  if (in_doubt(again)) clean_up(key, fresh, ttl, again);
+  return acquisition_of(key, fresh, ttl, again);
+}
+
+// A compare-and-delete behind the doubtful request, on its own connection: the server runs it
+// after that request or not at all. And once more with what is sent next, should the connection
+// have broken between the two. The token must not be used again.
+void LeaseStore::clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
+                          const Outcome& doubtful) {
+  wire::Pipelines::follow_up(doubtful, eval_text(lua::release, key, token.reveal(), {}),
+                             Clock::now());
   owe_release(key, token.reveal(), doubtful.sent + ttl, ignore, nullptr);
-  return {{}, failure("acquire", key, doubtful)};
 }
 
 // ---- renew and release -------------------------------------------------------------------------
@@ -160,7 +165,7 @@ bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock
 }
 
 Comparison LeaseStore::comparison_of(std::string_view operation, std::string_view key,
-                                     std::string_view token, const Outcome& outcome) {
+                                     std::string_view token, const Outcome& outcome) const {
   Comparison found;
   found.sent = outcome.sent;
   if (!answered(outcome)) {
@@ -180,10 +185,18 @@ Comparison LeaseStore::comparison_of(std::string_view operation, std::string_vie
       found.failure->what.replace(at, token.size(), "***");
     }
   }
-  if (operation == "release" && !found.failure) {
-    release_cached_at_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-  }
   return found;
+}
+
+Comparison LeaseStore::answer_to_post(std::string_view key, std::string_view token,
+                                      const Outcome& outcome) {
+  note_release_cached(outcome);
+  return comparison_of("release", key, token, outcome);
+}
+
+void LeaseStore::note_release_cached(const Outcome& outcome) noexcept {
+  if (!answered(outcome) || outcome.reply.is_error()) return;
+  release_cached_at_.store(outcome.sent.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 // ---- looking -----------------------------------------------------------------------------------
@@ -244,6 +257,7 @@ Outcome LeaseStore::eval(const lua::Script& script, std::string_view key, std::s
   if (is_no_script(outcome)) {
     outcome = pipelines_.call(eval_text(script, key, token, argument), deadline);
   }
+  if (&script == &lua::release) note_release_cached(outcome);
   return outcome;
 }
 
@@ -264,11 +278,12 @@ Failure LeaseStore::failure(std::string_view operation, std::string_view key,
 Failure LeaseStore::refusal(std::string_view operation, std::string_view key,
                             const Reply& reply) const {
   if (!reply.is_error()) {
-    return {errc::protocol, describe(operation, key, "a reply of an unexpected kind"), false};
+    return {errc::protocol, describe(operation, key, "a reply of an unexpected kind"), false,
+            false};
   }
   const auto kind = wire::classify(reply.text);
   return {errc::rejected, describe(operation, key, wire::printable(reply.text)),
-          kind == wire::ServerError::transient || kind == wire::ServerError::no_script};
+          kind == wire::ServerError::transient || kind == wire::ServerError::no_script, false};
 }
 
 }  // namespace redlease::inline v1::store

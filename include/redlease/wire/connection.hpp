@@ -62,6 +62,7 @@ class Connection {
   };
   Socket socket_;
   std::unique_ptr<redisReader, FreeReader> reader_;
+  Reply reply_;                  // the one that is being parsed
   std::size_t since_reply_ = 0;  // bytes received since the last complete reply
   Clock::time_point last_heard_{};
   int error_ = 0;

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -23,35 +24,68 @@ namespace {
 // All replies that redlease asks for are far smaller; a peer that sends more is not our server.
 constexpr std::size_t max_reply_size = std::size_t{1} << 20;
 
-Reply convert(const redisReply& from) {
-  Reply reply;
-  switch (from.type) {
-    case REDIS_REPLY_STATUS:
-      reply.type = Reply::Type::status;
-      reply.text.assign(from.str, from.len);
-      break;
-    case REDIS_REPLY_ERROR:
-      reply.type = Reply::Type::error;
-      reply.text.assign(from.str, from.len);
-      break;
-    case REDIS_REPLY_INTEGER:
-      reply.type = Reply::Type::integer;
-      reply.integer = from.integer;
-      break;
-    case REDIS_REPLY_STRING:
-      reply.type = Reply::Type::string;
-      reply.text.assign(from.str, from.len);
-      break;
-    case REDIS_REPLY_ARRAY:
-      reply.type = Reply::Type::array;
-      for (std::size_t i = 0; i < from.elements; ++i) {
-        reply.elements.push_back(convert(*from.element[i]));
-      }
-      break;
-    default:
-      break;  // nil; RESP3 types need a HELLO that we never send
+// hiredis parses; the functions below let it build our Reply in place, without a heap allocation
+// for every reply. A null result makes the parser fail.
+constexpr std::size_t most_elements = 64;
+
+Reply& place(const redisReadTask& task) {
+  if (task.parent == nullptr) {
+    auto& root = *static_cast<Reply*>(task.privdata);
+    root.elements.clear();
+    return root;
   }
-  return reply;
+  return static_cast<Reply*>(task.parent->obj)->elements[static_cast<std::size_t>(task.idx)];
+}
+
+Reply::Type type_of_text(int type) {
+  if (type == REDIS_REPLY_STATUS) return Reply::Type::status;
+  return type == REDIS_REPLY_ERROR ? Reply::Type::error : Reply::Type::string;
+}
+
+void* make_text(const redisReadTask* task, char* text, std::size_t size) noexcept try {
+  Reply& reply = place(*task);
+  reply.type = type_of_text(task->type);
+  reply.text.assign(text, size);
+  return &reply;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+template <class Size>  // int before hiredis 1.0, size_t since
+void* make_array(const redisReadTask* task, Size size) noexcept try {
+  if (static_cast<std::size_t>(size) > most_elements) return nullptr;
+  Reply& reply = place(*task);
+  reply.type = Reply::Type::array;
+  reply.elements.resize(static_cast<std::size_t>(size));
+  return &reply;
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+void* make_integer(const redisReadTask* task, long long value) noexcept {
+  Reply& reply = place(*task);
+  reply.type = Reply::Type::integer;
+  reply.integer = value;
+  return &reply;
+}
+
+void* make_nil(const redisReadTask* task) noexcept {
+  Reply& reply = place(*task);
+  reply.type = Reply::Type::nil;
+  return &reply;
+}
+
+redisReplyObjectFunctions* reply_functions() {
+  static redisReplyObjectFunctions functions = [] {
+    redisReplyObjectFunctions f{};
+    f.createString = make_text;
+    f.createArray = make_array;
+    f.createInteger = make_integer;
+    f.createNil = make_nil;
+    f.freeObject = [](void*) {};  // replies live in the connection
+    return f;
+  }();
+  return &functions;
 }
 
 std::vector<Address> addresses_of(const Endpoint& endpoint, Resolver& resolver,
@@ -83,8 +117,9 @@ void Connection::FreeReader::operator()(redisReader* reader) const noexcept {
   redisReaderFree(reader);
 }
 
-Connection::Connection() : reader_(redisReaderCreate()) {
+Connection::Connection() : reader_(redisReaderCreateWithFunctions(reply_functions())) {
   if (!reader_) throw std::bad_alloc{};
+  reader_->privdata = &reply_;
 }
 
 Connection::~Connection() = default;
@@ -186,10 +221,10 @@ Connection::Parsed Connection::next_reply(Reply& reply) {
   if (parsed == nullptr) {
     return since_reply_ > max_reply_size ? Parsed::nonsense : Parsed::incomplete;
   }
-  const std::unique_ptr<redisReply, void (*)(void*)> owner{static_cast<redisReply*>(parsed),
-                                                           freeReplyObject};
+  // A type of RESP3, which we never asked for, is made by none of our functions.
+  if (parsed != &reply_) return Parsed::nonsense;
   since_reply_ = 0;
-  reply = convert(*owner);
+  reply = std::move(reply_);
   return Parsed::reply;
 }
 

@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds longest_pause{100};
 
 std::unique_ptr<Connection> Connector::open(Clock::time_point deadline) {
   const auto now = Clock::now();
+  if (now >= deadline) throw Error{errc::unavailable, "timed out before connecting"};
   {
     const std::lock_guard lock{mutex_};
     if (now < not_before_) {
@@ -33,7 +34,9 @@ std::unique_ptr<Connection> Connector::open(Clock::time_point deadline) {
     failures_ = 0;
     return connection;
   } catch (const Error& error) {
-    failed(error);
+    // One who had no time for it says nothing about the server.
+    const bool cut_short = Clock::now() >= deadline && deadline < now + timeouts_.connect;
+    if (!cut_short) failed(error);
     throw;
   }
 }

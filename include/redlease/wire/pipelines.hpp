@@ -47,6 +47,7 @@ class Pipelines {
   void abandon() noexcept;
 
  private:
+  bool submit_to_idle(const Pipeline::Request& request, Outcome& outcome);
   Outcome submit(const Pipeline::Request& request);
 
   Connector connector_;

@@ -6,6 +6,13 @@
 #include <redlease/wire/pipelines.hpp>
 
 namespace redlease::inline v1::wire {
+namespace {
+
+// With more callers waiting for one pipeline than this they do better together on one connection
+// than spread over several.
+constexpr unsigned largest_loose_crowd = 3;
+
+}  // namespace
 
 Pipelines::Pipelines(Endpoint endpoint, Timeouts timeouts, std::size_t max_connections)
     : connector_(std::move(endpoint), timeouts) {
@@ -24,21 +31,35 @@ void Pipelines::close() {
   }
 }
 
+bool Pipelines::submit_to_idle(const Pipeline::Request& request, Outcome& outcome) {
+  // Each thread begins where it was served last, so that threads don't meet on one pipeline's lock.
+  static thread_local std::size_t preferred = 0;
+  const auto count = pipelines_.size();
+  for (const bool connected : {true, false}) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto index = (preferred + i) % count;
+      Pipeline& pipeline = *pipelines_[index];
+      if (pipeline.connected() == connected && pipeline.submit_if_idle(request, outcome)) {
+        preferred = index;
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 Outcome Pipelines::submit(const Pipeline::Request& request) {
   Pipeline& first = *pipelines_.front();
   Outcome outcome;
-  // A crowd is one that the connections cannot serve one caller each.
-  if (first.depth() <= pipelines_.size()) {
-    for (auto& pipeline : pipelines_) {
-      if (!pipeline->submit_if_idle(request, outcome)) continue;
-      // No further connection is to be had: those that there are will do.
-      const bool no_more = outcome.kind == Outcome::Kind::not_sent && !pipeline->connected() &&
-                           request.done == nullptr && first.connected();
-      if (!no_more) return outcome;
-      break;
-    }
+  if (first.depth() > largest_loose_crowd || !submit_to_idle(request, outcome)) {
+    return first.submit(request);
   }
-  return first.submit(request);
+  // If no further connection was to be had, those that there are will do.
+  const bool awaited = request.done == nullptr;
+  if (awaited && outcome.kind == Outcome::Kind::not_sent && !outcome.link && first.connected()) {
+    return first.submit(request);
+  }
+  return outcome;
 }
 
 Outcome Pipelines::call(const Command& command, Clock::time_point deadline) {
