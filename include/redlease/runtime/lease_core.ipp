@@ -122,11 +122,13 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
 void LeaseCore::release() {
   if (!ours()) throw_not_held("release");
   const std::lock_guard turn{turn_};
+  bool confirmed = true;  // no earlier release is in doubt
   {
     const std::lock_guard lock{mutex_};
     const auto now = Clock::now();
     state_.may_release(now);
     require_held("release", now);
+    confirmed = !state_.is_releasing();
     state_.begin_release();
   }
 
@@ -145,7 +147,8 @@ void LeaseCore::release() {
     state_.released();
     return;
   }
-  state_.lost(!found.confirmed                      ? LossReason::unconfirmed
+  confirmed = confirmed && found.confirmed;
+  state_.lost(!confirmed                            ? LossReason::unconfirmed
               : found.ownership == Ownership::other ? LossReason::taken
                                                     : LossReason::missing,
               now);

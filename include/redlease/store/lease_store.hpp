@@ -97,9 +97,13 @@ class LeaseStore {
   Clock::time_point deadline(Clock::time_point limit) const;
   wire::Outcome eval(const lua::Script& script, std::string_view key, std::string_view token,
                      std::string_view argument, Clock::time_point deadline);
+  wire::Outcome look(const wire::Command& command, Clock::time_point deadline);
+  wire::Outcome look(const lua::Script& script, std::string_view key, std::string_view token,
+                     Clock::time_point deadline);
   Failure failure(std::string_view operation, std::string_view key,
                   const wire::Outcome& outcome) const;
-  Failure refusal(std::string_view operation, std::string_view key, const wire::Reply& reply) const;
+  Failure refusal(std::string_view operation, std::string_view key, std::string_view token,
+                  const wire::Reply& reply) const;
   Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
                            const wire::Outcome& outcome) const;
   void note_release_cached(const wire::Outcome& outcome) noexcept;

@@ -67,7 +67,7 @@ Acquisition LeaseStore::acquisition_of(std::string_view key, const Token& token,
   if (reply.type == Reply::Type::status && reply.text == "OK") {
     return granted(key, token, ttl, outcome.sent);
   }
-  return {{}, refusal("acquire", key, reply)};
+  return {{}, refusal("acquire", key, token.reveal(), reply)};
 }
 
 Acquisition LeaseStore::granted(std::string_view key, const Token& token,
@@ -83,7 +83,7 @@ Acquisition LeaseStore::granted(std::string_view key, const Token& token,
                            fmt::format("the server's reply came {} ms after the lease's "
                                        "validity had ended; it was given back",
                                        late.count())),
-                  true}};
+                  true, false}};
 }
 
 // The request may have run. Its token tells: a key that holds it is ours, counted from the first
@@ -93,14 +93,14 @@ Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milli
                                         const Token& token, const Outcome& doubtful,
                                         Clock::time_point limit) {
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  const auto look =
-      comparison_of("acquire", key, token.reveal(), eval(lua::own, key, token.reveal(), {}, until));
-  if (!look.failure && look.ownership == Ownership::ours) {
+  const auto found =
+      comparison_of("acquire", key, token.reveal(), look(lua::own, key, token.reveal(), until));
+  if (!found.failure && found.ownership == Ownership::ours) {
     return granted(key, token, ttl, doubtful.sent);
   }
   clean_up(key, token, ttl, doubtful);
-  if (look.failure) return {{}, failure("acquire", key, doubtful)};
-  if (look.ownership == Ownership::other) return {};
+  if (found.failure) return {{}, failure("acquire", key, doubtful)};
+  if (found.ownership == Ownership::other) return {};
 
   const auto fresh = Token::generate();
   const auto again = pipelines_.call(set(key, fresh, ttl), until);
@@ -138,13 +138,13 @@ Comparison LeaseStore::release(std::string_view key, std::string_view token,
   if (!in_doubt(outcome)) return comparison_of("release", key, token, outcome);
 
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  auto look = comparison_of("release", key, token, eval(lua::own, key, token, {}, until));
-  if (!look.failure && look.ownership == Ownership::ours) {
-    look = comparison_of("release", key, token, eval(lua::release, key, token, {}, until));
+  auto found = comparison_of("release", key, token, look(lua::own, key, token, until));
+  if (!found.failure && found.ownership == Ownership::ours) {
+    found = comparison_of("release", key, token, eval(lua::release, key, token, {}, until));
   }
-  if (look.failure) look.failure = failure("release", key, outcome);
-  look.confirmed = !look.failure && look.ownership == Ownership::ours;
-  return look;
+  if (found.failure) found.failure = failure("release", key, outcome);
+  found.confirmed = !found.failure && found.ownership == Ownership::ours;
+  return found;
 }
 
 void LeaseStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
@@ -180,10 +180,7 @@ Comparison LeaseStore::comparison_of(std::string_view operation, std::string_vie
   } else if (reply.is_error() && wire::classify(reply.text) == wire::ServerError::wrong_type) {
     found.ownership = Ownership::other;
   } else {
-    found.failure = refusal(operation, key, reply);
-    if (const auto at = found.failure->what.find(token); at != std::string::npos) {
-      found.failure->what.replace(at, token.size(), "***");
-    }
+    found.failure = refusal(operation, key, token, reply);
   }
   return found;
 }
@@ -202,7 +199,7 @@ void LeaseStore::note_release_cached(const Outcome& outcome) noexcept {
 // ---- looking -----------------------------------------------------------------------------------
 
 std::optional<KeyContent> LeaseStore::inspect(std::string_view key, Clock::time_point limit) {
-  const auto outcome = eval(lua::inspect, key, {}, {}, deadline(limit));
+  const auto outcome = look(lua::inspect, key, {}, deadline(limit));
   if (!answered(outcome)) {
     // Looking changes nothing, so it can't be in doubt.
     throw Error{in_doubt(outcome) ? errc::unavailable : outcome.code,
@@ -210,7 +207,7 @@ std::optional<KeyContent> LeaseStore::inspect(std::string_view key, Clock::time_
   }
   const auto& reply = outcome.reply;
   if (reply.type != Reply::Type::array || reply.elements.size() != 4) {
-    const auto failed = refusal("inspect", key, reply);
+    const auto failed = refusal("inspect", key, {}, reply);
     throw Error{failed.code, failed.what};
   }
   KeyContent content;
@@ -226,20 +223,23 @@ std::optional<KeyContent> LeaseStore::inspect(std::string_view key, Clock::time_
 
 std::optional<std::chrono::milliseconds> LeaseStore::time_to_live(std::string_view key,
                                                                   Clock::time_point limit) {
-  const auto outcome = pipelines_.call(Command{"PTTL", key}, deadline(limit));
+  const auto outcome = look(Command{"PTTL", key}, deadline(limit));
   if (!answered(outcome) || outcome.reply.type != Reply::Type::integer) return std::nullopt;
   if (outcome.reply.integer == -1) return std::nullopt;
   return std::chrono::milliseconds{std::max<std::int64_t>(outcome.reply.integer, 0)};
 }
 
 void LeaseStore::ping() {
-  const auto outcome = pipelines_.call(Command{"PING"}, deadline(Clock::time_point::max()));
+  const auto outcome = look(Command{"PING"}, deadline(Clock::time_point::max()));
   if (!answered(outcome)) {
     throw Error{outcome.code, fmt::format("ping {}: {}", server_, outcome.cause)};
   }
   if (outcome.reply.is_error()) {
     throw Error{errc::rejected,
                 fmt::format("ping {}: {}", server_, wire::printable(outcome.reply.text))};
+  }
+  if (outcome.reply.type != Reply::Type::status || outcome.reply.text != "PONG") {
+    throw Error{errc::protocol, fmt::format("ping {}: the answer is not PONG", server_)};
   }
 }
 
@@ -261,6 +261,21 @@ Outcome LeaseStore::eval(const lua::Script& script, std::string_view key, std::s
   return outcome;
 }
 
+// What changes nothing may simply be asked once more when a connection breaks.
+Outcome LeaseStore::look(const Command& command, Clock::time_point deadline) {
+  auto outcome = pipelines_.call(command, deadline);
+  if (in_doubt(outcome) && Clock::now() < deadline) outcome = pipelines_.call(command, deadline);
+  return outcome;
+}
+
+Outcome LeaseStore::look(const lua::Script& script, std::string_view key, std::string_view token,
+                         Clock::time_point deadline) {
+  auto outcome = eval(script, key, token, {}, deadline);
+  if (in_doubt(outcome) && Clock::now() < deadline)
+    outcome = eval(script, key, token, {}, deadline);
+  return outcome;
+}
+
 std::string LeaseStore::describe(std::string_view operation, std::string_view key,
                                  std::string_view cause) const {
   return fmt::format("{} {} at {}: {}", operation, detail::quote(key), server_, cause);
@@ -269,20 +284,23 @@ std::string LeaseStore::describe(std::string_view operation, std::string_view ke
 Failure LeaseStore::failure(std::string_view operation, std::string_view key,
                             const Outcome& outcome) const {
   if (in_doubt(outcome)) {
-    return {errc::in_doubt, describe(operation, key, outcome.cause + "; the request may have run"),
+    const bool nonsense = outcome.code == errc::protocol;
+    return {nonsense ? errc::protocol : errc::in_doubt,
+            describe(operation, key, outcome.cause + "; the request may have run"), !nonsense,
             true};
   }
-  return {outcome.code, describe(operation, key, outcome.cause), outcome.code == errc::unavailable};
+  return {outcome.code, describe(operation, key, outcome.cause), outcome.code == errc::unavailable,
+          false};
 }
 
 Failure LeaseStore::refusal(std::string_view operation, std::string_view key,
-                            const Reply& reply) const {
+                            std::string_view token, const Reply& reply) const {
   if (!reply.is_error()) {
     return {errc::protocol, describe(operation, key, "a reply of an unexpected kind"), false,
             false};
   }
   const auto kind = wire::classify(reply.text);
-  return {errc::rejected, describe(operation, key, wire::printable(reply.text)),
+  return {errc::rejected, describe(operation, key, wire::printable(reply.text, {token})),
           kind == wire::ServerError::transient || kind == wire::ServerError::no_script, false};
 }
 

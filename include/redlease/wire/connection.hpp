@@ -32,7 +32,8 @@ class Connection {
   /// Sends all of `bytes`; `sent` tells how many went out, also on failure.
   Io send(std::string_view bytes, Clock::time_point deadline, std::size_t& sent);
 
-  /// Reads once, waiting for bytes until `deadline`. They come out of next_reply().
+  /// Reads once, waiting for bytes until `deadline`. They come out of next_reply(). Bytes that
+  /// trickle in behind the deadline do not count: that is a timeout, too.
   Io receive(Clock::time_point deadline);
 
   enum class Parsed { reply, incomplete, nonsense };
@@ -42,8 +43,8 @@ class Connection {
   /// Something was received that is not part of any reply taken so far.
   bool has_unparsed() const noexcept;
 
-  bool alive() const noexcept { return socket_.alive(); }
-  /// The instant of the latest receive() that brought bytes, or of open().
+  Socket::Look peek() const noexcept { return socket_.peek(); }
+  /// The instant of the latest complete reply, or of open().
   Clock::time_point last_heard() const noexcept { return last_heard_; }
   /// What went wrong, for a message, after an Io other than done or a Parsed::nonsense.
   std::string describe(Io outcome) const;
@@ -64,6 +65,7 @@ class Connection {
   std::unique_ptr<redisReader, FreeReader> reader_;
   Reply reply_;                  // the one that is being parsed
   std::size_t since_reply_ = 0;  // bytes received since the last complete reply
+  Clock::time_point received_at_{};
   Clock::time_point last_heard_{};
   int error_ = 0;
 };

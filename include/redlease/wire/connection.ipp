@@ -103,14 +103,6 @@ std::vector<Address> addresses_of(const Endpoint& endpoint, Resolver& resolver,
   return {address};
 }
 
-std::string hide(std::string text, const std::string& secret) {
-  if (secret.empty()) return text;
-  for (auto at = text.find(secret); at != std::string::npos; at = text.find(secret, at + 3)) {
-    text.replace(at, secret.size(), "***");
-  }
-  return text;
-}
-
 }  // namespace
 
 void Connection::FreeReader::operator()(redisReader* reader) const noexcept {
@@ -172,10 +164,9 @@ void Connection::log_in(const Endpoint& endpoint, Clock::time_point deadline) {
   for (const auto* step : steps) {
     const auto reply = round_trip_reply(deadline, step);
     if (reply.is_error()) {
-      const auto text = hide(hide(reply.text, endpoint.password), endpoint.username);
+      const auto text = printable(reply.text, {endpoint.password, endpoint.username});
       const bool passing = classify(reply.text) == ServerError::transient;
-      throw Error{passing ? errc::unavailable : errc::rejected,
-                  fmt::format("{}: {}", step, printable(text))};
+      throw Error{passing ? errc::unavailable : errc::rejected, fmt::format("{}: {}", step, text)};
     }
   }
 }
@@ -203,12 +194,13 @@ Io Connection::send(std::string_view bytes, Clock::time_point deadline, std::siz
 }
 
 Io Connection::receive(Clock::time_point deadline) {
+  if (since_reply_ > 0 && Clock::now() >= deadline) return Io::timeout;
   std::array<char, 16384> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init): read into
   std::size_t received = 0;
   const auto outcome = socket_.receive(buffer.data(), buffer.size(), deadline, received);
   if (outcome == Io::failed) error_ = errno;
   if (outcome != Io::done) return outcome;
-  last_heard_ = Clock::now();
+  received_at_ = Clock::now();
   since_reply_ += received;
   // Out of memory is the only way for this to fail; the next parse then reports it.
   (void)redisReaderFeed(reader_.get(), buffer.data(), received);
@@ -224,6 +216,7 @@ Connection::Parsed Connection::next_reply(Reply& reply) {
   // A type of RESP3, which we never asked for, is made by none of our functions.
   if (parsed != &reply_) return Parsed::nonsense;
   since_reply_ = 0;
+  last_heard_ = received_at_;
   reply = std::move(reply_);
   return Parsed::reply;
 }

@@ -31,11 +31,13 @@ class Connector {
   /// A connection that is ready for use. Throws Error.
   std::unique_ptr<Connection> open(Clock::time_point deadline);
 
+  /// Tells what became of a connection: it answered its first command, or broke before that.
+  void worked();
+  void failed(errc code, const std::string& cause);
+
   const Timeouts& timeouts() const noexcept { return timeouts_; }
 
  private:
-  void failed(const Error& error);
-
   const Endpoint endpoint_;
   const Timeouts timeouts_;
   Resolver resolver_;

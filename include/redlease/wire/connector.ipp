@@ -28,23 +28,25 @@ std::unique_ptr<Connection> Connector::open(Clock::time_point deadline) {
     }
   }
   try {
-    auto connection = Connection::open(endpoint_, resolver_, timeouts_.command,
-                                       std::min(deadline, now + timeouts_.connect));
-    const std::lock_guard lock{mutex_};
-    failures_ = 0;
-    return connection;
+    return Connection::open(endpoint_, resolver_, timeouts_.command,
+                            std::min(deadline, now + timeouts_.connect));
   } catch (const Error& error) {
     // One who had no time for it says nothing about the server.
     const bool cut_short = Clock::now() >= deadline && deadline < now + timeouts_.connect;
-    if (!cut_short) failed(error);
+    if (!cut_short) failed(static_cast<errc>(error.code().value()), error.what());
     throw;
   }
 }
 
-void Connector::failed(const Error& error) {
+void Connector::worked() {
   const std::lock_guard lock{mutex_};
-  last_code_ = static_cast<errc>(error.code().value());
-  last_cause_ = error.what();
+  failures_ = 0;
+}
+
+void Connector::failed(errc code, const std::string& cause) {
+  const std::lock_guard lock{mutex_};
+  last_code_ = code;
+  last_cause_ = cause;
   if (++failures_ <= free_failures) return;
   const int doublings = std::min(failures_ - free_failures - 1, 10);
   const auto pause =

@@ -25,6 +25,7 @@ struct Link {
 
   Pipeline& pipeline;
   const std::unique_ptr<Connection> connection;
+  bool proven = false;    // it has answered a command (the driver's)
   std::mutex last_words;  // taken to write on a retired connection
 };
 
@@ -125,15 +126,18 @@ class Pipeline {
   void withdraw(const Ticket& ticket);
   void close(Batch& batch, Clock::time_point now);
   static void drop_withdrawn(Batch& batch);
-  static void fail_slots(Batch& batch, errc code, const std::string& cause);
+  static void fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc code,
+                         const std::string& cause);
 
   // For those who sleep.
   Outcome follow(const Ticket& mine, Clock::time_point deadline);
   Outcome give_up(const Ticket& mine);
+  void leave(Batch& batch, const Outcome& outcome);
 
   // For the driver.
   Outcome drive(const Ticket& mine, Clock::time_point deadline);
   bool ensure_link(const Ticket& mine, Clock::time_point deadline, Clock::time_point& now);
+  void check_link();
   void transmit(Batch& batch, Clock::time_point deadline, Clock::time_point now);
   void collect(const Ticket& mine, Clock::time_point deadline);
   bool read_until(std::size_t in_flight, Clock::time_point deadline);

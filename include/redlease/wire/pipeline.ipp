@@ -45,7 +45,6 @@ Pipeline::Batch& Pipeline::open_batch() {
   batch.awaiting = batch.members = 0;
   batch.closed = batch.failed = false;
   batch.answered = batch.needed = batch.written = 0;
-  batch.link.reset();
   return batch;
 }
 
@@ -100,7 +99,7 @@ Outcome Pipeline::follow(const Ticket& mine, Clock::time_point deadline) {
     auto state = batch.state.load(std::memory_order_acquire);
     if (state == done) {
       auto outcome = result(mine);
-      batch.users.fetch_sub(1, std::memory_order_release);
+      leave(batch, outcome);
       return outcome;
     }
     if (state == vacant) {
@@ -124,7 +123,7 @@ Outcome Pipeline::give_up(const Ticket& mine) {
   } else if (batch.closed) {
     outcome.kind = Outcome::Kind::in_doubt;
     outcome.sent = batch.sent;
-    outcome.link = batch.link;
+    outcome.link = link_;
     --batch.awaiting;
   } else {
     withdraw(mine);
@@ -134,8 +133,18 @@ Outcome Pipeline::give_up(const Ticket& mine) {
   lock.unlock();
   // Somebody woke this one to drive: pass that on, or nobody else would be woken.
   if (has_seat) hand_over({mine.batch, mine.index, false});
-  batch.users.fetch_sub(1, std::memory_order_release);
+  leave(batch, outcome);
   return outcome;
+}
+
+// Those who have nothing to do with a retired connection any more must not keep it open.
+void Pipeline::leave(Batch& batch, const Outcome& outcome) {
+  std::unique_lock<std::mutex> lock;
+  if (outcome.link) {
+    lock = std::unique_lock{mutex_};
+    if (batch.users.load(std::memory_order_acquire) == 1) batch.link.reset();
+  }
+  batch.users.fetch_sub(1, std::memory_order_release);
 }
 
 // ---- driving -----------------------------------------------------------------------------------
@@ -156,19 +165,16 @@ Outcome Pipeline::drive(const Ticket& mine, Clock::time_point deadline) {
     if (!batch.closed) fail_unsent(batch, errc::unavailable, "out of memory");
     if (link_) fail_link(errc::unavailable, "out of memory");
     hand_over(mine);
-    batch.users.fetch_sub(1, std::memory_order_release);
+    leave(batch, outcome);
     throw;
   }
   hand_over(mine);
-  batch.users.fetch_sub(1, std::memory_order_release);
+  leave(batch, outcome);
   return outcome;
 }
 
 bool Pipeline::ensure_link(const Ticket& mine, Clock::time_point deadline, Clock::time_point& now) {
-  if (link_ && now - link_->connection->last_heard() > trusted_silence &&
-      !link_->connection->alive()) {
-    fail_link(errc::unavailable, "the server closed the connection");
-  }
+  if (link_ && now - link_->connection->last_heard() > trusted_silence) check_link();
   if (link_) return true;
   try {
     auto fresh = std::make_shared<Link>(*this, connector_.open(deadline));
@@ -188,6 +194,15 @@ bool Pipeline::ensure_link(const Ticket& mine, Clock::time_point deadline, Clock
     lock.unlock();
     fail_unsent(batch, static_cast<errc>(error.code().value()), error.what());
     return false;
+  }
+}
+
+void Pipeline::check_link() {
+  const auto found = link_->connection->peek();
+  if (found == Socket::Look::closed) {
+    fail_link(errc::unavailable, "the server closed the connection");
+  } else if (found == Socket::Look::readable && in_flight_.empty()) {
+    fail_link(errc::protocol, "there was a reply that nobody asked for");
   }
 }
 
@@ -223,7 +238,6 @@ void Pipeline::close(Batch& batch, Clock::time_point now) {
   open_ = nullptr;
   batch.closed = true;
   batch.sent = now;
-  batch.link = link_;
   batch.members = batch.awaiting;
   drop_withdrawn(batch);
   batch.needed = batch.slots.size();
@@ -302,6 +316,7 @@ bool Pipeline::read_until(std::size_t in_flight, Clock::time_point deadline) {
 }
 
 void Pipeline::deliver(Reply&& reply) {
+  if (!std::exchange(link_->proven, true)) connector_.worked();
   Batch& batch = *in_flight_.front();
   auto& slot = batch.slots[batch.answered];
   slot.kind = Outcome::Kind::answered;
@@ -341,7 +356,7 @@ Outcome Pipeline::result(const Ticket& mine) {
     outcome.cause = "timed out";
     if (batch.closed) {
       outcome.kind = Outcome::Kind::in_doubt;
-      outcome.link = batch.link;
+      outcome.link = link_;
     }
   }
   return outcome;
@@ -398,7 +413,8 @@ bool Pipeline::silent_for_too_long() const {
   return Clock::now() - since >= connector_.timeouts().command * 3 / 4;
 }
 
-void Pipeline::fail_slots(Batch& batch, errc code, const std::string& cause) {
+void Pipeline::fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc code,
+                          const std::string& cause) {
   batch.failed = true;
   batch.code = code;
   batch.cause = cause;
@@ -414,6 +430,9 @@ void Pipeline::fail_slots(Batch& batch, errc code, const std::string& cause) {
     outcome.cause = cause;
     slot.done(slot.context, std::move(outcome));
   }
+  // Kept for the members who have yet to see their result; without any, nobody needs it.
+  const bool members_left = batch.users.load(std::memory_order_acquire) > 1;
+  if (members_left) batch.link = link;
   batch.users.fetch_sub(1, std::memory_order_release);
 }
 
@@ -424,7 +443,7 @@ void Pipeline::fail_unsent(Batch& batch, errc code, const std::string& cause) {
     batch.closed = true;
     batch.members = batch.awaiting;
   }
-  fail_slots(batch, code, cause);
+  fail_slots(batch, nullptr, code, cause);
 }
 
 void Pipeline::fail_link(errc code, const std::string& cause) {
@@ -436,8 +455,9 @@ void Pipeline::fail_link(errc code, const std::string& cause) {
     connected_.store(false, std::memory_order_relaxed);
     if (open_ != nullptr) pinned = take_pinned(*open_);
   }
+  if (!link->proven) connector_.failed(code, cause);
   say(*link, pinned);
-  for (auto* batch : std::exchange(in_flight_, {})) fail_slots(*batch, code, cause);
+  for (auto* batch : std::exchange(in_flight_, {})) fail_slots(*batch, link, code, cause);
 }
 
 // ---- last words, and the end -------------------------------------------------------------------

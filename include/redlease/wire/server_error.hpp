@@ -1,6 +1,7 @@
 #ifndef REDLEASE_WIRE_SERVER_ERROR_HPP
 #define REDLEASE_WIRE_SERVER_ERROR_HPP
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -21,9 +22,10 @@ std::string_view error_code(std::string_view text) noexcept;
 
 ServerError classify(std::string_view text) noexcept;
 
-/// The text for a message: control characters replaced, cut when long, and without the list of
-/// arguments that "unknown command" errors repeat, for passwords and tokens are among them.
-std::string printable(std::string_view text);
+/// The text for a message: control characters replaced, cut when long, without the list of
+/// arguments that "unknown command" errors repeat (passwords and tokens are among them), and with
+/// "***" for the secrets, should a peer repeat them elsewhere.
+std::string printable(std::string_view text, std::initializer_list<std::string_view> secrets = {});
 
 }  // namespace redlease::inline v1::wire
 

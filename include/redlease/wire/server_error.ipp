@@ -49,13 +49,20 @@ ServerError classify(std::string_view text) noexcept {
   return ServerError::permanent;
 }
 
-std::string printable(std::string_view text) {
+std::string printable(std::string_view text, std::initializer_list<std::string_view> secrets) {
   constexpr std::size_t longest = 300;
-  text = text.substr(0, text.find(", with args beginning with"));
-  std::string out{text.substr(0, longest)};
+  std::string out{text.substr(0, text.find(", with args beginning with"))};
+  for (const auto secret : secrets) {
+    if (secret.empty()) continue;
+    for (auto at = out.find(secret); at != std::string::npos; at = out.find(secret, at + 3)) {
+      out.replace(at, secret.size(), "***");
+    }
+  }
+  const bool cut = out.size() > longest;
+  out.resize(std::min(out.size(), longest));
   std::replace_if(
       out.begin(), out.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  if (text.size() > longest) out += "...";
+  if (cut) out += "...";
   return out;
 }
 

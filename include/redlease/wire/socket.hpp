@@ -39,8 +39,9 @@ class Socket {
   /// Waits until there is something to read and reads what there is, up to `capacity` bytes.
   Io receive(char* buffer, std::size_t capacity, Clock::time_point deadline, std::size_t& received);
 
-  /// False once the peer has closed or reset the connection. Doesn't block and reads nothing.
-  bool alive() const noexcept;
+  enum class Look { quiet, readable, closed };
+  /// What a read would find. Doesn't block and reads nothing.
+  Look peek() const noexcept;
 
   void close() noexcept;
   int fd() const noexcept { return fd_; }

@@ -113,10 +113,12 @@ Io Socket::receive(char* buffer, std::size_t capacity, Clock::time_point deadlin
   }
 }
 
-bool Socket::alive() const noexcept {
+Socket::Look Socket::peek() const noexcept {
   char byte;
   const auto n = ::recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+  if (n > 0) return Look::readable;
+  const bool nothing_yet = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  return nothing_yet ? Look::quiet : Look::closed;
 }
 
 Io Socket::wait(short events, Clock::time_point deadline) const {
