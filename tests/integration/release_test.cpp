@@ -77,6 +77,20 @@ TEST_F(Release, TheEndOfTheScopeFreesTheKey) {
   EXPECT_TRUE(eventually(10s, [&] { return !server.exists("k"); }));
 }
 
+// A thread that leaves the scope and comes back must not overtake its own release, whichever
+// connection it takes.
+TEST_F(Release, TheEndOfTheScopeComesBeforeTheNextAcquisition) {
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([this, t] {
+      for (int n = 0; n < 1000; ++n) {
+        const auto lease = client.try_acquire(std::to_string(t) + ":" + std::to_string(n % 3));
+        ASSERT_TRUE(lease.has_value()) << "round " << n;
+      }
+    });
+  }
+}
+
 TEST_F(Release, TheEndOfTheScopeIsReadByTheNextOne) {
   { const auto lease = client.try_acquire("k", {.ttl = 60s}); }
   client.ping();

@@ -54,7 +54,7 @@ void ignore(void*, Outcome&&) noexcept {}
 Acquisition LeaseStore::acquire(std::string_view key, std::chrono::milliseconds ttl,
                                 Clock::time_point limit) {
   const auto token = Token::generate();
-  const auto outcome = pipelines_.call(set(key, token, ttl), deadline(limit));
+  const auto outcome = pipelines_.call(set(key, token, ttl), deadline(limit), key);
   if (in_doubt(outcome)) return resolve_acquire(key, ttl, token, outcome, limit);
   return acquisition_of(key, token, ttl, outcome);
 }
@@ -103,7 +103,7 @@ Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milli
   if (found.ownership == Ownership::other) return {};
 
   const auto fresh = Token::generate();
-  const auto again = pipelines_.call(set(key, fresh, ttl), until);
+  const auto again = pipelines_.call(set(key, fresh, ttl), until, key);
   if (in_doubt(again)) clean_up(key, fresh, ttl, again);
   return acquisition_of(key, fresh, ttl, again);
 }
@@ -155,7 +155,7 @@ void LeaseStore::post_release(std::string_view key, std::string_view token, wire
   const bool cached = cached_at + cache_trust > now;
   const auto command =
       cached ? evalsha(lua::release, key, token, {}) : eval_text(lua::release, key, token, {});
-  pipelines_.post(command, now + pipelines_.timeouts().command, done, context);
+  pipelines_.post(key, command, now + pipelines_.timeouts().command, done, context);
 }
 
 bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock::time_point until,

@@ -12,6 +12,7 @@
 #include <redlease/wire/connection.hpp>
 #include <redlease/wire/connector.hpp>
 #include <redlease/wire/outcome.hpp>
+#include <redlease/wire/routes.hpp>
 
 namespace redlease::inline v1::wire {
 
@@ -53,6 +54,7 @@ class Pipeline {
     Clock::time_point deadline;
     Completion done = nullptr;
     void* context = nullptr;
+    Route* route = nullptr;  ///< of a posted command: left when it is answered or given up
   };
 
   /// Without a completion: sends, and waits for the reply. With one: writes at once if the
@@ -92,6 +94,7 @@ class Pipeline {
     Reply reply;
     Completion done = nullptr;
     void* context = nullptr;
+    Route* route = nullptr;
   };
 
   struct Batch {
@@ -126,6 +129,7 @@ class Pipeline {
   void withdraw(const Ticket& ticket);
   void close(Batch& batch, Clock::time_point now);
   static void drop_withdrawn(Batch& batch);
+  static void complete(Slot& slot, Outcome&& outcome);
   static void fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc code,
                          const std::string& cause);
 

@@ -55,6 +55,7 @@ Pipeline::Ticket Pipeline::join(const Request& request) {
   slot.end = batch.bytes.size();
   slot.done = request.done;
   slot.context = request.context;
+  slot.route = request.route;
   const bool awaited = request.done == nullptr;
   if (awaited) ++batch.awaiting;
   batch.users.fetch_add(1, std::memory_order_relaxed);
@@ -325,7 +326,7 @@ void Pipeline::deliver(Reply&& reply) {
     outcome.kind = Outcome::Kind::answered;
     outcome.reply = std::move(reply);
     outcome.sent = batch.sent;
-    slot.done(slot.context, std::move(outcome));
+    complete(slot, std::move(outcome));
   } else {
     slot.reply = std::move(reply);
   }
@@ -413,6 +414,11 @@ bool Pipeline::silent_for_too_long() const {
   return Clock::now() - since >= connector_.timeouts().command * 3 / 4;
 }
 
+void Pipeline::complete(Slot& slot, Outcome&& outcome) {
+  if (slot.route != nullptr) slot.route->leave();
+  slot.done(slot.context, std::move(outcome));
+}
+
 void Pipeline::fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc code,
                           const std::string& cause) {
   batch.failed = true;
@@ -428,7 +434,7 @@ void Pipeline::fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc 
     outcome.sent = batch.sent;
     outcome.code = code;
     outcome.cause = cause;
-    slot.done(slot.context, std::move(outcome));
+    complete(slot, std::move(outcome));
   }
   // Kept for the members who have yet to see their result; without any, nobody needs it.
   const bool members_left = batch.users.load(std::memory_order_acquire) > 1;

@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <redlease/wire/command.hpp>
 #include <redlease/wire/connector.hpp>
 #include <redlease/wire/pipeline.hpp>
+#include <redlease/wire/routes.hpp>
 
 namespace redlease::inline v1::wire {
 
@@ -22,11 +24,13 @@ class Pipelines {
   Pipelines(const Pipelines&) = delete;
   Pipelines& operator=(const Pipelines&) = delete;
 
-  /// Sends `command` and waits for its reply, until `deadline` at the latest.
-  Outcome call(const Command& command, Clock::time_point deadline);
+  /// Sends `command` and waits for its reply, until `deadline` at the latest. With a `key` it goes
+  /// behind what was posted for that key.
+  Outcome call(const Command& command, Clock::time_point deadline, std::string_view key = {});
 
   /// Sends `command` without waiting for its reply; `done` is called once, sooner or later.
-  void post(const Command& command, Clock::time_point deadline, Completion done, void* context);
+  void post(std::string_view key, const Command& command, Clock::time_point deadline,
+            Completion done, void* context);
 
   /// Has `bytes` sent with the next batch on any connection, unless `until` comes first. False,
   /// and nothing done, after close().
@@ -47,11 +51,13 @@ class Pipelines {
   void abandon() noexcept;
 
  private:
+  std::size_t idle_one() const noexcept;
   bool submit_to_idle(const Pipeline::Request& request, Outcome& outcome);
-  Outcome submit(const Pipeline::Request& request);
+  Outcome submit(const Pipeline::Request& request, std::string_view key);
 
   Connector connector_;
   Debts debts_;
+  Routes routes_;
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
 };
 

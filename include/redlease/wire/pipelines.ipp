@@ -12,6 +12,9 @@ namespace {
 // than spread over several.
 constexpr unsigned largest_loose_crowd = 3;
 
+// Each thread begins where it was served last, so that threads don't meet on one pipeline's lock.
+thread_local std::size_t preferred = 0;
+
 }  // namespace
 
 Pipelines::Pipelines(Endpoint endpoint, Timeouts timeouts, std::size_t max_connections)
@@ -31,9 +34,17 @@ void Pipelines::close() {
   }
 }
 
+// An idle pipeline, or else the first one. Only a hint: it may be busy by the time it is used.
+std::size_t Pipelines::idle_one() const noexcept {
+  if (pipelines_.front()->depth() > largest_loose_crowd) return 0;
+  for (std::size_t i = 0; i < pipelines_.size(); ++i) {
+    const auto index = (preferred + i) % pipelines_.size();
+    if (pipelines_[index]->connected() && pipelines_[index]->idle()) return index;
+  }
+  return 0;
+}
+
 bool Pipelines::submit_to_idle(const Pipeline::Request& request, Outcome& outcome) {
-  // Each thread begins where it was served last, so that threads don't meet on one pipeline's lock.
-  static thread_local std::size_t preferred = 0;
   const auto count = pipelines_.size();
   for (const bool connected : {true, false}) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -48,33 +59,37 @@ bool Pipelines::submit_to_idle(const Pipeline::Request& request, Outcome& outcom
   return false;
 }
 
-Outcome Pipelines::submit(const Pipeline::Request& request) {
+Outcome Pipelines::submit(const Pipeline::Request& request, std::string_view key) {
+  if (!key.empty()) {
+    if (const auto index = routes_.of(key).pipeline()) return pipelines_[*index]->submit(request);
+  }
   Pipeline& first = *pipelines_.front();
   Outcome outcome;
   if (first.depth() > largest_loose_crowd || !submit_to_idle(request, outcome)) {
     return first.submit(request);
   }
   // If no further connection was to be had, those that there are will do.
-  const bool awaited = request.done == nullptr;
-  if (awaited && outcome.kind == Outcome::Kind::not_sent && !outcome.link && first.connected()) {
+  if (outcome.kind == Outcome::Kind::not_sent && !outcome.link && first.connected()) {
     return first.submit(request);
   }
   return outcome;
 }
 
-Outcome Pipelines::call(const Command& command, Clock::time_point deadline) {
-  const Pipeline::Request request{command.bytes(), deadline, nullptr, nullptr};
-  auto outcome = submit(request);
+Outcome Pipelines::call(const Command& command, Clock::time_point deadline, std::string_view key) {
+  const Pipeline::Request request{command.bytes(), deadline};
+  auto outcome = submit(request, key);
   // Not sent because a connection broke just then: a new one is worth one more try.
   if (outcome.kind == Outcome::Kind::not_sent && outcome.link && Clock::now() < deadline) {
-    outcome = submit(request);
+    outcome = submit(request, key);
   }
   return outcome;
 }
 
-void Pipelines::post(const Command& command, Clock::time_point deadline, Completion done,
-                     void* context) {
-  submit({command.bytes(), deadline, done, context});
+void Pipelines::post(std::string_view key, const Command& command, Clock::time_point deadline,
+                     Completion done, void* context) {
+  Route& route = routes_.of(key);
+  const auto index = route.enter(idle_one());
+  pipelines_[index]->submit({command.bytes(), deadline, done, context, &route});
 }
 
 bool Pipelines::owe(std::string bytes, Clock::time_point until, Completion done, void* context) {
