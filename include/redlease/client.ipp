@@ -188,8 +188,8 @@ void Client::conclude(Lease& lease) {
   std::error_code error;
   if (lease.held()) lease.release(error);
   // Other trouble than a loss has come after the work: the destructor and the ttl see to it.
-  if (auto loss = lease.loss()) {
-    throw LeaseLost{detail::describe("with_lease", *loss), std::move(*loss)};
+  if (const auto loss = lease.loss()) {
+    throw LeaseLost{detail::describe("with_lease", *loss), *loss};
   }
 }
 

@@ -57,8 +57,8 @@ void LeaseCore::throw_not_held(const char* operation) const {
 void LeaseCore::require_held(const char* operation, Clock::time_point now) {
   if (const auto reason = state_.loss(now)) {
     tell_of_loss(*reason);
-    auto loss = make_loss(*reason);
-    throw LeaseLost{describe(operation, loss), std::move(loss)};
+    const auto loss = make_loss(*reason);
+    throw LeaseLost{describe(operation, loss), loss};
   }
   if (state_.is_released()) throw_not_held(operation);
 }
