@@ -11,6 +11,7 @@
 #include <redlease/core/lease_state.ipp>
 #include <redlease/core/wait_plan.ipp>
 
+#include <redlease/wire/batch.ipp>
 #include <redlease/wire/connection.ipp>
 #include <redlease/wire/connector.ipp>
 #include <redlease/wire/pipeline.ipp>

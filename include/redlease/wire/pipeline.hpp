@@ -2,17 +2,16 @@
 #define REDLEASE_WIRE_PIPELINE_HPP
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <redlease/wire/batch.hpp>
 #include <redlease/wire/connection.hpp>
 #include <redlease/wire/connector.hpp>
 #include <redlease/wire/outcome.hpp>
-#include <redlease/wire/routes.hpp>
 
 namespace redlease::inline v1::wire {
 
@@ -47,16 +46,6 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  /// What to send. With a completion nobody waits for the reply: whoever drives the pipeline next
-  /// reads it and calls `done`. `deadline` bounds the whole call, connecting included.
-  struct Request {
-    std::string_view bytes;
-    Clock::time_point deadline;
-    Completion done = nullptr;
-    void* context = nullptr;
-    Route* route = nullptr;  ///< of a posted command: left when it is answered or given up
-  };
-
   /// Without a completion: sends, and waits for the reply. With one: writes at once if the
   /// pipeline is idle, leaves the writing to its driver otherwise, and returns an empty outcome.
   Outcome submit(const Request& request);
@@ -81,42 +70,6 @@ class Pipeline {
   void abandon() noexcept;
 
  private:
-  // States of a batch. Members sleep while it is `waiting`.
-  static constexpr std::uint32_t waiting = 0;
-  static constexpr std::uint32_t vacant = 1;  // the driver's seat is free for a member
-  static constexpr std::uint32_t done = 2;
-
-  struct Slot {
-    std::size_t end = 0;  // of the command within the batch's bytes
-    Outcome::Kind kind = Outcome::Kind::not_sent;
-    bool withdrawn = false;  // given up before it was written
-    bool pinned = false;     // of no use on another connection than the present one
-    Reply reply;
-    Completion done = nullptr;
-    void* context = nullptr;
-    Route* route = nullptr;
-  };
-
-  struct Batch {
-    std::atomic<std::uint32_t> state{waiting};
-    std::atomic<int> users{0};  // those who may look at it; reused when there are none
-    std::string bytes;
-    std::vector<Slot> slots;
-    int awaiting = 0;          // members that still wait (under the mutex until it is over)
-    int members = 0;           // that waited when it was closed
-    bool closed = false;       // no more members: it is being written, or was
-    bool failed = false;       // the slots that are not answered never will be
-    std::size_t answered = 0;  // slots that have their reply
-    std::size_t needed = 0;    // slots that have to be answered for those who wait
-    std::size_t written = 0;   // bytes
-    Clock::time_point sent{};
-    errc code = errc::unavailable;
-    std::string cause;
-    std::shared_ptr<Link> link;
-
-    bool over() const noexcept { return failed || answered >= needed; }
-  };
-
   struct Ticket {
     Batch* batch;
     std::size_t index;
@@ -126,12 +79,8 @@ class Pipeline {
   // Under mutex_.
   Batch& open_batch();
   Ticket join(const Request& request);
-  void withdraw(const Ticket& ticket);
-  void close(Batch& batch, Clock::time_point now);
-  static void drop_withdrawn(Batch& batch);
-  static void complete(Slot& slot, Outcome&& outcome);
-  static void fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc code,
-                         const std::string& cause);
+  void add_debts(Batch& batch, Clock::time_point now);
+  void measure_crowd(const Batch& batch);
 
   // For those who sleep.
   Outcome follow(const Ticket& mine, Clock::time_point deadline);
@@ -146,13 +95,13 @@ class Pipeline {
   void collect(const Ticket& mine, Clock::time_point deadline);
   bool read_until(std::size_t in_flight, Clock::time_point deadline);
   void deliver(Reply&& reply);
-  Outcome result(const Ticket& mine);
   void hand_over(const Ticket& mine);
+  static void fail(Batch& batch, const std::shared_ptr<Link>& link, errc code,
+                   const std::string& cause);
   void fail_unsent(Batch& batch, errc code, const std::string& cause);
   void fail_link(errc code, const std::string& cause);
   bool silent_for_too_long() const;
   static void say(Link& retired, std::string_view bytes);
-  static std::string take_pinned(Batch& batch);  // under mutex_
 
   Connector& connector_;
   Debts& debts_;

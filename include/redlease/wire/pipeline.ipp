@@ -22,49 +22,27 @@ constexpr std::size_t many_unread = 16;
 // A caller who has its own reply doesn't wait for longer to get posted commands written.
 constexpr std::chrono::milliseconds patience_for_others{10};
 
-// Buffers of a batch that grew beyond this are given back.
-constexpr std::size_t largest_kept_buffer = 1 << 20;
-
 }  // namespace
 
 // ---- joining -----------------------------------------------------------------------------------
 
-Pipeline::Batch& Pipeline::open_batch() {
+Batch& Pipeline::open_batch() {
   if (open_ != nullptr) return *open_;
   const auto unused = std::find_if(batches_.begin(), batches_.end(), [](const auto& batch) {
     return batch->users.load(std::memory_order_acquire) == 0;
   });
   open_ = unused != batches_.end() ? unused->get()
                                    : batches_.emplace_back(std::make_unique<Batch>()).get();
-  Batch& batch = *open_;
-  batch.state.store(waiting, std::memory_order_relaxed);
-  batch.users.store(1, std::memory_order_relaxed);
-  if (batch.bytes.capacity() > largest_kept_buffer) batch.bytes = {};
-  batch.bytes.clear();
-  batch.slots.clear();
-  batch.awaiting = batch.members = 0;
-  batch.closed = batch.failed = false;
-  batch.answered = batch.needed = batch.written = 0;
-  return batch;
+  open_->reset();
+  open_->users.store(1, std::memory_order_relaxed);
+  return *open_;
 }
 
 Pipeline::Ticket Pipeline::join(const Request& request) {
   Batch& batch = open_batch();
-  batch.bytes.append(request.bytes);
-  auto& slot = batch.slots.emplace_back();
-  slot.end = batch.bytes.size();
-  slot.done = request.done;
-  slot.context = request.context;
-  slot.route = request.route;
-  const bool awaited = request.done == nullptr;
-  if (awaited) ++batch.awaiting;
+  const auto index = batch.add(request);
   batch.users.fetch_add(1, std::memory_order_relaxed);
-  return {&batch, batch.slots.size() - 1, awaited};
-}
-
-void Pipeline::withdraw(const Ticket& ticket) {
-  ticket.batch->slots[ticket.index].withdrawn = true;
-  --ticket.batch->awaiting;
+  return {&batch, index, request.done == nullptr};
 }
 
 Outcome Pipeline::submit(const Request& request) {
@@ -98,13 +76,13 @@ Outcome Pipeline::follow(const Ticket& mine, Clock::time_point deadline) {
   Batch& batch = *mine.batch;
   for (;;) {
     auto state = batch.state.load(std::memory_order_acquire);
-    if (state == done) {
-      auto outcome = result(mine);
+    if (state == Batch::done) {
+      auto outcome = batch.outcome(mine.index, nullptr);
       leave(batch, outcome);
       return outcome;
     }
-    if (state == vacant) {
-      if (batch.state.compare_exchange_strong(state, waiting, std::memory_order_acq_rel)) {
+    if (state == Batch::vacant) {
+      if (batch.state.compare_exchange_strong(state, Batch::waiting, std::memory_order_acq_rel)) {
         return drive(mine, deadline);
       }
     } else if (!futex_wait(batch.state, state, deadline)) {
@@ -117,20 +95,22 @@ Outcome Pipeline::give_up(const Ticket& mine) {
   Batch& batch = *mine.batch;
   std::unique_lock lock{mutex_};
   auto state = batch.state.load(std::memory_order_acquire);
+  // Its slot is the driver's; of a batch that is not over it must not be looked at.
   Outcome outcome;
   outcome.cause = "timed out";
-  if (state == done) {
-    outcome = result(mine);
+  if (state == Batch::done) {
+    outcome = batch.outcome(mine.index, nullptr);
   } else if (batch.closed) {
     outcome.kind = Outcome::Kind::in_doubt;
     outcome.sent = batch.sent;
     outcome.link = link_;
     --batch.awaiting;
   } else {
-    withdraw(mine);
+    batch.withdraw(mine.index);
   }
-  const bool has_seat = state == vacant && batch.state.compare_exchange_strong(
-                                               state, waiting, std::memory_order_acq_rel);
+  const bool has_seat =
+      state == Batch::vacant &&
+      batch.state.compare_exchange_strong(state, Batch::waiting, std::memory_order_acq_rel);
   lock.unlock();
   // Somebody woke this one to drive: pass that on, or nobody else would be woken.
   if (has_seat) hand_over({mine.batch, mine.index, false});
@@ -160,7 +140,7 @@ Outcome Pipeline::drive(const Ticket& mine, Clock::time_point deadline) {
       if (!mine.awaited && in_flight_.size() > many_unread) read_until(0, Clock::time_point::min());
     }
     if (batch.closed && mine.awaited) collect(mine, deadline);
-    outcome = result(mine);
+    if (mine.awaited) outcome = batch.outcome(mine.index, link_);
   } catch (...) {
     // Out of memory, most likely. Whatever is half done ends here, so that the others can go on.
     if (!batch.closed) fail_unsent(batch, errc::unavailable, "out of memory");
@@ -189,7 +169,7 @@ bool Pipeline::ensure_link(const Ticket& mine, Clock::time_point deadline, Clock
     std::unique_lock lock{mutex_};
     if (mine.awaited && batch.awaiting > 1 && Clock::now() >= deadline) {
       // Only this caller's time is over: let the others try on.
-      withdraw(mine);
+      batch.withdraw(mine.index);
       return false;
     }
     lock.unlock();
@@ -210,9 +190,12 @@ void Pipeline::check_link() {
 void Pipeline::transmit(Batch& batch, Clock::time_point deadline, Clock::time_point now) {
   {
     const std::lock_guard lock{mutex_};
-    close(batch, now);
+    add_debts(batch, now);
+    open_ = nullptr;
+    batch.close(now);
+    measure_crowd(batch);
   }
-  if (batch.answered == batch.slots.size()) {  // all withdrawn
+  if (batch.complete()) {  // all of it was withdrawn
     batch.users.fetch_sub(1, std::memory_order_release);
     return;
   }
@@ -222,51 +205,23 @@ void Pipeline::transmit(Batch& batch, Clock::time_point deadline, Clock::time_po
   if (sent != Io::done) fail_link(errc::unavailable, "send: " + connection.describe(sent));
 }
 
-void Pipeline::close(Batch& batch, Clock::time_point now) {
-  for (auto& debt : debts_.any() ? debts_.take() : std::vector<Debts::Debt>{}) {
-    if (debt.until <= now) {
+void Pipeline::add_debts(Batch& batch, Clock::time_point now) {
+  if (!debts_.any()) return;
+  for (auto& debt : debts_.take()) {
+    if (debt.until > now) {
+      batch.add({debt.bytes, debt.until, debt.done, debt.context});
+    } else {
       Outcome late;
       late.cause = "it could not be sent while it made sense";
       debt.done(debt.context, std::move(late));
-      continue;
     }
-    batch.bytes.append(debt.bytes);
-    auto& slot = batch.slots.emplace_back();
-    slot.end = batch.bytes.size();
-    slot.done = debt.done;
-    slot.context = debt.context;
   }
-  open_ = nullptr;
-  batch.closed = true;
-  batch.sent = now;
-  batch.members = batch.awaiting;
-  drop_withdrawn(batch);
-  batch.needed = batch.slots.size();
-  while (batch.needed > 0) {
-    const auto& last = batch.slots[batch.needed - 1];
-    if (last.done == nullptr && !last.withdrawn) break;
-    --batch.needed;
-  }
+}
+
+void Pipeline::measure_crowd(const Batch& batch) {
   const auto crowd = static_cast<unsigned>(batch.members);
   const auto before = depth_.load(std::memory_order_relaxed);
   depth_.store(std::max(crowd, before - (before + 7) / 8), std::memory_order_relaxed);
-}
-
-void Pipeline::drop_withdrawn(Batch& batch) {
-  const auto gone = [](const Slot& slot) { return slot.withdrawn; };
-  if (std::none_of(batch.slots.begin(), batch.slots.end(), gone)) return;
-  std::string kept;
-  std::size_t begin = 0;
-  for (auto& slot : batch.slots) {
-    const auto end = slot.end;
-    if (!slot.withdrawn) kept.append(batch.bytes, begin, end - begin);
-    slot.end = kept.size();
-    begin = end;
-  }
-  batch.bytes = std::move(kept);
-  while (batch.answered < batch.slots.size() && batch.slots[batch.answered].withdrawn) {
-    ++batch.answered;
-  }
 }
 
 void Pipeline::collect(const Ticket& mine, Clock::time_point deadline) {
@@ -319,48 +274,11 @@ bool Pipeline::read_until(std::size_t in_flight, Clock::time_point deadline) {
 void Pipeline::deliver(Reply&& reply) {
   if (!std::exchange(link_->proven, true)) connector_.worked();
   Batch& batch = *in_flight_.front();
-  auto& slot = batch.slots[batch.answered];
-  slot.kind = Outcome::Kind::answered;
-  if (slot.done != nullptr) {
-    Outcome outcome;
-    outcome.kind = Outcome::Kind::answered;
-    outcome.reply = std::move(reply);
-    outcome.sent = batch.sent;
-    complete(slot, std::move(outcome));
-  } else {
-    slot.reply = std::move(reply);
-  }
-  do {
-    ++batch.answered;
-  } while (batch.answered < batch.slots.size() && batch.slots[batch.answered].withdrawn);
-  if (batch.answered == batch.slots.size()) {
+  batch.answer(std::move(reply));
+  if (batch.complete()) {
     in_flight_.erase(in_flight_.begin());
     batch.users.fetch_sub(1, std::memory_order_release);
   }
-}
-
-// What became of the own command; for a driver: while it still has the seat.
-Outcome Pipeline::result(const Ticket& mine) {
-  Outcome outcome;
-  if (!mine.awaited) return outcome;
-  Batch& batch = *mine.batch;
-  auto& slot = batch.slots[mine.index];
-  outcome.kind = slot.kind;
-  outcome.sent = batch.sent;
-  if (slot.kind == Outcome::Kind::answered) {
-    outcome.reply = std::move(slot.reply);
-  } else if (batch.failed) {
-    outcome.code = batch.code;
-    outcome.cause = batch.cause;
-    outcome.link = batch.link;
-  } else {
-    outcome.cause = "timed out";
-    if (batch.closed) {
-      outcome.kind = Outcome::Kind::in_doubt;
-      outcome.link = link_;
-    }
-  }
-  return outcome;
 }
 
 // Wakes those who have their replies, and finds the next driver.
@@ -371,7 +289,7 @@ void Pipeline::hand_over(const Ticket& mine) {
   for (;;) {
     const bool over = batch->closed && batch->over();
     if (over) {
-      batch->state.store(done, std::memory_order_release);
+      batch->state.store(Batch::done, std::memory_order_release);
       if (batch->members > self) futex_wake(batch->state, everybody);
     }
     std::unique_lock lock{mutex_};
@@ -385,7 +303,7 @@ void Pipeline::hand_over(const Ticket& mine) {
     if (next == nullptr) {
       driven_.store(false, std::memory_order_relaxed);
     } else if (next->awaiting > 0) {
-      next->state.store(vacant, std::memory_order_release);
+      next->state.store(Batch::vacant, std::memory_order_release);
       lock.unlock();
       futex_wake(next->state, 1);
       next = nullptr;
@@ -414,28 +332,9 @@ bool Pipeline::silent_for_too_long() const {
   return Clock::now() - since >= connector_.timeouts().command * 3 / 4;
 }
 
-void Pipeline::complete(Slot& slot, Outcome&& outcome) {
-  if (slot.route != nullptr) slot.route->leave();
-  slot.done(slot.context, std::move(outcome));
-}
-
-void Pipeline::fail_slots(Batch& batch, const std::shared_ptr<Link>& link, errc code,
-                          const std::string& cause) {
-  batch.failed = true;
-  batch.code = code;
-  batch.cause = cause;
-  for (auto i = batch.answered; i < batch.slots.size(); ++i) {
-    auto& slot = batch.slots[i];
-    if (slot.withdrawn) continue;
-    slot.kind = slot.end <= batch.written ? Outcome::Kind::in_doubt : Outcome::Kind::not_sent;
-    if (slot.done == nullptr) continue;
-    Outcome outcome;
-    outcome.kind = slot.kind;
-    outcome.sent = batch.sent;
-    outcome.code = code;
-    outcome.cause = cause;
-    complete(slot, std::move(outcome));
-  }
+void Pipeline::fail(Batch& batch, const std::shared_ptr<Link>& link, errc code,
+                    const std::string& cause) {
+  batch.fail(code, cause);
   // Kept for the members who have yet to see their result; without any, nobody needs it.
   const bool members_left = batch.users.load(std::memory_order_acquire) > 1;
   if (members_left) batch.link = link;
@@ -446,10 +345,9 @@ void Pipeline::fail_unsent(Batch& batch, errc code, const std::string& cause) {
   {
     const std::lock_guard lock{mutex_};
     open_ = nullptr;
-    batch.closed = true;
-    batch.members = batch.awaiting;
+    batch.close(Clock::now());
   }
-  fail_slots(batch, nullptr, code, cause);
+  fail(batch, nullptr, code, cause);
 }
 
 void Pipeline::fail_link(errc code, const std::string& cause) {
@@ -459,11 +357,11 @@ void Pipeline::fail_link(errc code, const std::string& cause) {
     const std::lock_guard lock{mutex_};
     link = std::exchange(link_, nullptr);
     connected_.store(false, std::memory_order_relaxed);
-    if (open_ != nullptr) pinned = take_pinned(*open_);
+    if (open_ != nullptr) pinned = open_->take_pinned();
   }
   if (!link->proven) connector_.failed(code, cause);
   say(*link, pinned);
-  for (auto* batch : std::exchange(in_flight_, {})) fail_slots(*batch, link, code, cause);
+  for (auto* batch : std::exchange(in_flight_, {})) fail(*batch, link, code, cause);
 }
 
 // ---- last words, and the end -------------------------------------------------------------------
@@ -474,19 +372,6 @@ void Pipeline::say(Link& retired, std::string_view bytes) {
   std::size_t sent = 0;
   // What doesn't fit into the socket's buffer is lost; the callers know that it may be.
   (void)retired.connection->send(bytes, Clock::time_point::min(), sent);
-}
-
-std::string Pipeline::take_pinned(Batch& batch) {
-  std::string pinned;
-  std::size_t begin = 0;
-  for (auto& slot : batch.slots) {
-    if (slot.pinned && !slot.withdrawn) {
-      pinned.append(batch.bytes, begin, slot.end - begin);
-      slot.withdrawn = true;
-    }
-    begin = slot.end;
-  }
-  return pinned;
 }
 
 void Pipeline::follow_up(const std::shared_ptr<Link>& link, std::string_view bytes,

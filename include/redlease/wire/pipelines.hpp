@@ -52,8 +52,8 @@ class Pipelines {
 
  private:
   std::size_t idle_one() const noexcept;
-  bool submit_to_idle(const Pipeline::Request& request, Outcome& outcome);
-  Outcome submit(const Pipeline::Request& request, std::string_view key);
+  bool submit_to_idle(const Request& request, Outcome& outcome);
+  Outcome submit(const Request& request, std::string_view key);
 
   Connector connector_;
   Debts debts_;

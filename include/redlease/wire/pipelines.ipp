@@ -44,7 +44,7 @@ std::size_t Pipelines::idle_one() const noexcept {
   return 0;
 }
 
-bool Pipelines::submit_to_idle(const Pipeline::Request& request, Outcome& outcome) {
+bool Pipelines::submit_to_idle(const Request& request, Outcome& outcome) {
   const auto count = pipelines_.size();
   for (const bool connected : {true, false}) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -59,7 +59,7 @@ bool Pipelines::submit_to_idle(const Pipeline::Request& request, Outcome& outcom
   return false;
 }
 
-Outcome Pipelines::submit(const Pipeline::Request& request, std::string_view key) {
+Outcome Pipelines::submit(const Request& request, std::string_view key) {
   if (!key.empty()) {
     if (const auto index = routes_.of(key).pipeline()) return pipelines_[*index]->submit(request);
   }
@@ -76,7 +76,7 @@ Outcome Pipelines::submit(const Pipeline::Request& request, std::string_view key
 }
 
 Outcome Pipelines::call(const Command& command, Clock::time_point deadline, std::string_view key) {
-  const Pipeline::Request request{command.bytes(), deadline};
+  const Request request{command.bytes(), deadline};
   auto outcome = submit(request, key);
   // Not sent because a connection broke just then: a new one is worth one more try.
   if (outcome.kind == Outcome::Kind::not_sent && outcome.link && Clock::now() < deadline) {
