@@ -66,20 +66,30 @@ class Acquirer {
 
   std::unique_ptr<detail::LeaseCore> wait_for_it(const Wait& wait) {
     core::WaitPlan plan{{wait.at_most, wait.attempts, wait.backoff.min, wait.backoff.max}, start_};
+    std::optional<store::Failure> trouble;  // what the latest attempt that had its time met
+    std::optional<Clock::time_point> answered_at;
     while (!wait.stop.stop_requested()) {
+      const auto began = Clock::now();
       auto acquisition = backend_.store.acquire(key_, ttl_, plan.deadline());
       if (acquisition.grant) return acquired(*acquisition.grant);
       if (acquisition.failure && !acquisition.failure->transient) {
         give_up(std::move(*acquisition.failure));
       }
-      if (!acquisition.failure) ask_for_expiry(plan);
+      // An attempt that the end of the wait cut short says nothing new: what was said just before
+      // still counts. (Its traces are removed already.)
+      const bool cut = acquisition.failure && Clock::now() >= plan.deadline();
+      if (!cut || !answered_at || began - *answered_at > backend_.pipelines.timeouts().command) {
+        trouble = std::move(acquisition.failure);
+        answered_at = Clock::now();
+      }
+      if (!trouble) ask_for_expiry(plan);
 
       const auto next = plan.next_attempt(Clock::now(), detail::random_unit());
       if (!next && plan.has_attempts()) {
         if (listening()) hint_ = what_is_there(plan.deadline());
         sleep_until(plan.deadline(), wait.stop);
       }
-      if (!next && acquisition.failure) give_up(std::move(*acquisition.failure));
+      if (!next && trouble) give_up(std::move(*trouble));
       if (!next || !sleep_until(*next, wait.stop)) break;
       if (wait.still_needed && !wait.still_needed()) break;
     }

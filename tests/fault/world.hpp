@@ -48,7 +48,7 @@ inline constexpr bool sanitized = false;
 #endif
 
 // What a busy machine may add to a bound.
-inline constexpr std::chrono::milliseconds slack = sanitized ? 1000ms : 500ms;
+inline constexpr std::chrono::milliseconds slack = sanitized ? 2000ms : 1000ms;
 
 // Time-outs for tests that want to see one, and for those that don't.
 inline constexpr std::chrono::milliseconds short_time{300};

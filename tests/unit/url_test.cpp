@@ -6,7 +6,6 @@
 
 namespace {
 
-using redlease::wire::Endpoint;
 using redlease::wire::parse_url;
 
 std::string refusal(const std::string& url) {
