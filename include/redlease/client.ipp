@@ -75,9 +75,10 @@ class Acquirer {
       if (acquisition.failure && !acquisition.failure->transient) {
         give_up(std::move(*acquisition.failure));
       }
-      // An attempt that the end of the wait cut short says nothing new: what was said just before
-      // still counts. (Its traces are removed already.)
-      const bool cut = acquisition.failure && Clock::now() >= plan.deadline();
+      // An attempt that began at the last moment, and that the end of the wait cut short, says
+      // nothing new: what was said just before still counts. (Its traces are removed already.)
+      const bool cut =
+          acquisition.failure && plan.is_last_moment(began) && Clock::now() >= plan.deadline();
       if (!cut || !answered_at || began - *answered_at > backend_.pipelines.timeouts().command) {
         trouble = std::move(acquisition.failure);
         answered_at = Clock::now();

@@ -79,6 +79,12 @@ TEST(WaitPlan, NoAttemptStartsTooLateForItsAnswer) {
   EXPECT_TRUE(plan.has_attempts()) << "time ended the wait";
 }
 
+TEST(WaitPlan, KnowsItsLastMoment) {
+  WaitPlan plan{limits(2s), start};
+  EXPECT_FALSE(plan.is_last_moment(start + 1899ms));
+  EXPECT_TRUE(plan.is_last_moment(start + 1900ms));
+}
+
 TEST(WaitPlan, ShortWaitsKeepMostOfTheirTimeForAttempts) {
   WaitPlan plan{limits(20ms), start};
   EXPECT_TRUE(plan.next_attempt(start + 5ms, 0.0).has_value());

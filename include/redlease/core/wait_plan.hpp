@@ -25,6 +25,10 @@ class WaitPlan {
 
   /// The whole call ends then. With `at_most` = 0 there is one attempt and no such end.
   Instant deadline() const noexcept { return deadline_; }
+  /// An attempt that begins then may well be cut short by the deadline, on a busy machine.
+  bool is_last_moment(Instant now) const noexcept {
+    return now >= last_start_ - (deadline_ - last_start_);
+  }
   /// False when the number of attempts, not time, ends the wait.
   bool has_attempts() const noexcept { return !attempts_left_ || *attempts_left_ > 0; }
   /// Whether next_attempt() could still name one.
