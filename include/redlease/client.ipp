@@ -107,12 +107,23 @@ class Acquirer {
   }
 
   std::unique_ptr<detail::LeaseCore> acquired(const store::Grant& grant) {
-    auto core = std::make_unique<detail::LeaseCore>(client_, key_, grant, ttl_, label_);
-    if (listening()) {
-      auto event = make_event(Event::Kind::acquired);
-      event.fingerprint = grant.token.fingerprint();
-      event.left = core->remaining();
-      backend_.notifier.notify(std::move(event));
+    std::unique_ptr<detail::LeaseCore> core;
+    try {
+      core = std::make_unique<detail::LeaseCore>(client_, key_, grant, ttl_, label_);
+      if (listening()) {
+        auto event = make_event(Event::Kind::acquired);
+        event.fingerprint = grant.token.fingerprint();
+        event.left = core->remaining();
+        backend_.notifier.notify(std::move(event));
+      }
+    } catch (...) {
+      // Out of memory. A core gives the lease back by itself; without one it is done here.
+      if (core) {
+        detail::LeaseCore::let_go(std::move(core));
+      } else {
+        backend_.store.give_back(key_, grant.token.reveal());
+      }
+      throw;
     }
     return core;
   }
@@ -226,7 +237,12 @@ bool Client::break_lease(std::string_view key, const Inspection& inspection) {
   }
   auto found = state_->here().store.release(key, inspection.token_, Clock::time_point::max());
   if (found.failure) raise(std::move(*found.failure));
-  return found.ownership == store::Ownership::ours;
+  const bool broken = found.ownership == store::Ownership::ours;
+  if (!broken && !found.confirmed) {
+    throw Error{errc::in_doubt, "break_lease " + detail::quote(key) +
+                                    ": the key holds another token by now, or none"};
+  }
+  return broken;
 }
 
 void Client::ping() { state_->here().store.ping(); }

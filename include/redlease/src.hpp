@@ -14,6 +14,7 @@
 #include <redlease/wire/batch.ipp>
 #include <redlease/wire/connection.ipp>
 #include <redlease/wire/connector.ipp>
+#include <redlease/wire/debts.ipp>
 #include <redlease/wire/pipeline.ipp>
 #include <redlease/wire/pipelines.ipp>
 #include <redlease/wire/resolver.ipp>

@@ -157,8 +157,7 @@ TEST_F(WaitingTest, B49AResolverThatFailsOrHangs) {
   for (const auto* url : {"redis://no-such-host.invalid", "redis://hang.test:6379"}) {
     Client nowhere{url, patient()};
     const Stopwatch watch;
-    EXPECT_THAT(thrown_by_wait(nowhere, "k", {.at_most = 300ms}),
-                failed(errc::unavailable, "resolving"));
+    EXPECT_THAT(thrown_by_wait(nowhere, "k", {.at_most = 300ms}), failed(errc::unavailable));
     EXPECT_LT(watch.elapsed(), 400ms + slack);
   }
   Client nowhere{"redis://hang.test:6379", hasty()};
@@ -211,7 +210,11 @@ TEST_F(WaitingTest, B50WaitersPollAtTheirInterval) {
     std::vector<std::jthread> threads;
     for (int n = 0; n < waiters; ++n) {
       threads.emplace_back([&] {
-        EXPECT_FALSE(client.acquire("k", {.at_most = 2s, .backoff = {.min = 50ms, .max = 50ms}}));
+        EXPECT_THAT(thrown_by([&] {
+                      EXPECT_FALSE(client.acquire(
+                          "k", {.at_most = 2s, .backoff = {.min = 50ms, .max = 50ms}}));
+                    }),
+                    succeeded());
       });
     }
   }

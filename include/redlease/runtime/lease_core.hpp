@@ -62,7 +62,8 @@ class LeaseCore {
   std::mutex mutex_;  // guards what follows; never held during I/O
   core::LeaseState state_;
   bool loss_told_ = false;
-  bool trouble_told_ = false;
+  bool doubted_ = false;  // a release may have run, or may run yet
+  int tries_ = 0;         // of a posted release that failed
 };
 
 }  // namespace redlease::inline v1::detail

@@ -9,6 +9,7 @@
 
 namespace redlease::inline v1::detail {
 
+using namespace std::chrono_literals;
 using store::Ownership;
 
 LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_view key,
@@ -102,8 +103,11 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
 
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
-  if (found.failure && found.failure->in_doubt) {
+  if (!found.confirmed || (found.failure && found.failure->in_doubt)) {
     state_.renewal_in_doubt(ttl);
+  }
+  if (found.failure && found.failure->in_doubt) {
+    // Nothing more is known.
   } else if (found.failure) {
     state_.renewal_refused();
   } else if (found.ownership == Ownership::ours) {
@@ -122,13 +126,11 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
 void LeaseCore::release() {
   if (!ours()) throw_not_held("release");
   const std::lock_guard turn{turn_};
-  bool confirmed = true;  // no earlier release is in doubt
   {
     const std::lock_guard lock{mutex_};
     const auto now = Clock::now();
     state_.may_release(now);
     require_held("release", now);
-    confirmed = !state_.is_releasing();
     state_.begin_release();
   }
 
@@ -137,7 +139,13 @@ void LeaseCore::release() {
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
   if (found.failure) {
-    if (!found.failure->in_doubt) state_.release_refused();
+    doubted_ = doubted_ || found.failure->in_doubt;
+    if (!doubted_) state_.release_refused();
+    if (doubted_ && !found.failure->in_doubt) {
+      // This one did not happen, but an earlier one may have: the lease must not look held again.
+      found.failure->code = errc::in_doubt;
+      found.failure->in_doubt = true;
+    }
     tell_of_trouble(found.failure->in_doubt ? Event::Kind::in_doubt : Event::Kind::background_error,
                     *found.failure);
     throw Error{found.failure->code, found.failure->what};
@@ -147,8 +155,8 @@ void LeaseCore::release() {
     state_.released();
     return;
   }
-  confirmed = confirmed && found.confirmed;
-  state_.lost(!confirmed                            ? LossReason::unconfirmed
+  doubted_ = doubted_ || !found.confirmed;
+  state_.lost(doubted_                              ? LossReason::unconfirmed
               : found.ownership == Ownership::other ? LossReason::taken
                                                     : LossReason::missing,
               now);
@@ -173,9 +181,9 @@ void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
       }
       core->state_.begin_release();
     }
-    auto& store = core->backend_->store;
-    auto* raw = core.release();
-    store.post_release(raw->key_, raw->token_.reveal(), on_answer, raw);
+    auto& mine = *core;
+    mine.backend_->store.post_release(mine.key_, mine.token_.reveal(), on_answer, core.get());
+    (void)core.release();  // it is on_answer()'s now, and may be gone already
   } catch (...) {
     // No memory to write the request: the ttl frees the key.
   }
@@ -203,15 +211,18 @@ bool LeaseCore::answered(const wire::Outcome& outcome) {
     const auto reason =
         found.ownership == Ownership::other ? LossReason::taken : LossReason::missing;
     const std::lock_guard lock{mutex_};
-    state_.lost(trouble_told_ ? LossReason::unconfirmed : reason, now);
+    state_.lost(doubted_ ? LossReason::unconfirmed : reason, now);
     tell_of_loss(*state_.loss(now));
     return true;
   }
-  if (!std::exchange(trouble_told_, true)) {
-    tell_of_trouble(Event::Kind::background_error, *found.failure);
-  }
-  const bool again = found.failure->transient && now < state_.valid_until();
-  return !again || !store.owe_release(key_, token_.reveal(), state_.valid_until(), on_answer, this);
+  doubted_ = doubted_ || found.failure->in_doubt;
+  if (tries_ == 0) tell_of_trouble(Event::Kind::background_error, *found.failure);
+  // The first time at once, over another connection or with the script's text; then less and less.
+  const auto pause = tries_ == 0 ? 0ms : std::min(10ms * (1 << std::min(tries_, 10)), 1000ms);
+  ++tries_;
+  const bool again = found.failure->transient && now + pause < state_.valid_until();
+  return !again || !store.owe_release(key_, token_.reveal(), now + pause, state_.valid_until(),
+                                      on_answer, this);
 }
 
 // ---- the observer ------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ enum class Ownership { ours, other, absent };
 struct Comparison {
   Ownership ownership = Ownership::absent;
   Clock::time_point sent{};
-  bool confirmed = true;           ///< false: an answer got lost, and this is how it looks now
+  bool confirmed = true;           ///< false: an answer got lost; that request may run yet
   std::optional<Failure> failure;  ///< if set, nothing else counts
 };
 
@@ -73,10 +73,12 @@ class LeaseStore {
   /// Writes the release and doesn't wait for its answer: `done` gets it; see answer_to_post().
   void post_release(std::string_view key, std::string_view token, wire::Completion done,
                     void* context);
-  /// Has the release sent with whatever is sent next, if that is before `until`. False, and
+  /// Has the release sent with whatever is sent next between `from` and `until`. False, and
   /// nothing done, when the client is being closed.
-  bool owe_release(std::string_view key, std::string_view token, Clock::time_point until,
-                   wire::Completion done, void* context);
+  bool owe_release(std::string_view key, std::string_view token, Clock::time_point from,
+                   Clock::time_point until, wire::Completion done, void* context);
+  /// The same for a lease that nobody has heard of. Never throws.
+  void give_back(std::string_view key, std::string_view token) noexcept;
   /// Reads the outcome of a posted or owed release.
   Comparison answer_to_post(std::string_view key, std::string_view token,
                             const wire::Outcome& outcome);

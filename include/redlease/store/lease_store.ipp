@@ -75,7 +75,7 @@ Acquisition LeaseStore::granted(std::string_view key, const Token& token,
   core::LeaseState state{sent, ttl};
   const auto now = Clock::now();
   if (state.held(now)) return {Grant{token, sent}, {}};
-  post_release(key, token.reveal(), ignore, nullptr);
+  give_back(key, token.reveal());
   const auto late = std::chrono::ceil<std::chrono::milliseconds>(now - state.valid_until());
   return {{},
           Failure{errc::unavailable,
@@ -115,7 +115,7 @@ void LeaseStore::clean_up(std::string_view key, const Token& token, std::chrono:
                           const Outcome& doubtful) {
   wire::Pipelines::follow_up(doubtful, eval_text(lua::release, key, token.reveal(), {}),
                              Clock::now());
-  owe_release(key, token.reveal(), doubtful.sent + ttl, ignore, nullptr);
+  owe_release(key, token.reveal(), Clock::now(), doubtful.sent + ttl, ignore, nullptr);
 }
 
 // ---- renew and release -------------------------------------------------------------------------
@@ -129,6 +129,7 @@ Comparison LeaseStore::renew(std::string_view key, std::string_view token,
   auto again =
       comparison_of("renew", key, token, eval(lua::renew, key, token, milliseconds, until));
   if (again.failure) again.failure = failure("renew", key, outcome);
+  again.confirmed = false;  // the first one may run yet
   return again;
 }
 
@@ -158,10 +159,18 @@ void LeaseStore::post_release(std::string_view key, std::string_view token, wire
   pipelines_.post(key, command, now + pipelines_.timeouts().command, done, context);
 }
 
-bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock::time_point until,
-                             wire::Completion done, void* context) {
+void LeaseStore::give_back(std::string_view key, std::string_view token) noexcept {
+  try {
+    post_release(key, token, ignore, nullptr);
+  } catch (...) {
+    // No memory to write the request: the ttl frees the key.
+  }
+}
+
+bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock::time_point from,
+                             Clock::time_point until, wire::Completion done, void* context) {
   const auto command = eval_text(lua::release, key, token, {});
-  return pipelines_.owe(std::string{command.bytes()}, until, done, context);
+  return pipelines_.owe({std::string{command.bytes()}, from, until, done, context});
 }
 
 Comparison LeaseStore::comparison_of(std::string_view operation, std::string_view key,

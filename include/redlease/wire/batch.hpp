@@ -55,6 +55,8 @@ struct Batch {
   std::string take_pinned();
   /// From now on it has no more members, and may be written.
   void close(Clock::time_point now);
+  /// The same when it never will be written.
+  void close_unsent() noexcept;
 
   /// Everybody who waits has a result.
   bool over() const noexcept { return failed || answered >= needed; }

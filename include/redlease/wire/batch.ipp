@@ -31,6 +31,9 @@ void Batch::reset() {
 }
 
 std::size_t Batch::add(const Request& request) {
+  // Nothing of it stays behind when memory runs out: a command without a slot would take another
+  // one's reply.
+  if (slots.size() == slots.capacity()) slots.reserve(std::max<std::size_t>(8, 2 * slots.size()));
   bytes.append(request.bytes);
   auto& slot = slots.emplace_back();
   slot.end = bytes.size();
@@ -60,15 +63,20 @@ std::string Batch::take_pinned() {
 }
 
 void Batch::close(Clock::time_point now) {
+  drop_withdrawn();
   closed = true;
   sent = now;
   members = awaiting;
-  drop_withdrawn();
   skip_withdrawn();
   const auto last_awaited = std::find_if(slots.rbegin(), slots.rend(), [](const Slot& slot) {
     return slot.done == nullptr && !slot.withdrawn;
   });
   needed = static_cast<std::size_t>(slots.rend() - last_awaited);
+}
+
+void Batch::close_unsent() noexcept {
+  closed = true;
+  members = awaiting;
 }
 
 void Batch::drop_withdrawn() {

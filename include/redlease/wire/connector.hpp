@@ -1,15 +1,12 @@
 #ifndef REDLEASE_WIRE_CONNECTOR_HPP
 #define REDLEASE_WIRE_CONNECTOR_HPP
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include <redlease/clock.hpp>
 #include <redlease/wire/connection.hpp>
-#include <redlease/wire/outcome.hpp>
 #include <redlease/wire/resolver.hpp>
 #include <redlease/wire/url.hpp>
 
@@ -46,30 +43,6 @@ class Connector {
   Clock::time_point not_before_{};
   errc last_code_ = errc::unavailable;
   std::string last_cause_;
-};
-
-/// Commands that a broken connection left undone and that are still worth doing: they go out
-/// with the next batch of whichever pipeline is driven first.
-class Debts {
- public:
-  struct Debt {
-    std::string bytes;
-    Clock::time_point until;  ///< no use after that
-    Completion done;
-    void* context;
-  };
-
-  /// False, and nothing done, once it is closed.
-  bool add(Debt debt);
-  bool any() const noexcept { return any_.load(std::memory_order_acquire); }
-  std::vector<Debt> take();
-  std::vector<Debt> close();
-
- private:
-  std::mutex mutex_;
-  std::atomic<bool> any_{false};
-  bool closed_ = false;
-  std::vector<Debt> debts_;
 };
 
 }  // namespace redlease::inline v1::wire

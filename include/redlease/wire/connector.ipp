@@ -55,28 +55,6 @@ void Connector::failed(errc code, const std::string& cause) {
                                    pause * (1.0 + detail::random_unit()) / 2.0);
 }
 
-bool Debts::add(Debt debt) {
-  const std::lock_guard lock{mutex_};
-  if (closed_) return false;
-  debts_.push_back(std::move(debt));
-  any_.store(true, std::memory_order_release);
-  return true;
-}
-
-std::vector<Debts::Debt> Debts::take() {
-  const std::lock_guard lock{mutex_};
-  any_.store(false, std::memory_order_relaxed);
-  return std::exchange(debts_, {});
-}
-
-std::vector<Debts::Debt> Debts::close() {
-  {
-    const std::lock_guard lock{mutex_};
-    closed_ = true;
-  }
-  return take();
-}
-
 }  // namespace redlease::inline v1::wire
 
 #endif

@@ -19,8 +19,9 @@ namespace redlease::inline v1::wire {
 /// Blocks while `word` is `value`; false when the deadline came first. May wake up for nothing.
 inline bool futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t value,
                        Clock::time_point deadline) noexcept {
-  const auto left = deadline - Clock::now();
-  if (left.count() <= 0) return false;
+  const auto now = Clock::now();
+  if (deadline <= now) return false;
+  const auto left = deadline - now;
   const auto s = std::chrono::duration_cast<std::chrono::seconds>(left);
   const timespec timeout{static_cast<time_t>(s.count()), static_cast<long>((left - s).count())};
   ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, &timeout,

@@ -11,6 +11,7 @@
 #include <redlease/wire/batch.hpp>
 #include <redlease/wire/connection.hpp>
 #include <redlease/wire/connector.hpp>
+#include <redlease/wire/debts.hpp>
 #include <redlease/wire/outcome.hpp>
 
 namespace redlease::inline v1::wire {
@@ -59,7 +60,7 @@ class Pipeline {
 
   /// Pays debts and reads all outstanding replies, then closes the connection; what is not
   /// answered by then is reported in doubt. Nobody else may be using the pipeline.
-  void drain(Clock::time_point deadline);
+  void drain(Clock::time_point deadline) noexcept;
 
   bool idle() const noexcept { return !driven_.load(std::memory_order_relaxed); }
   bool connected() const noexcept { return connected_.load(std::memory_order_relaxed); }
@@ -77,9 +78,8 @@ class Pipeline {
   };
 
   // Under mutex_.
-  Batch& open_batch();
+  Batch& unused_batch();
   Ticket join(const Request& request);
-  void add_debts(Batch& batch, Clock::time_point now);
   void measure_crowd(const Batch& batch);
 
   // For those who sleep.
@@ -91,11 +91,14 @@ class Pipeline {
   Outcome drive(const Ticket& mine, Clock::time_point deadline);
   bool ensure_link(const Ticket& mine, Clock::time_point deadline, Clock::time_point& now);
   void check_link();
+  void pay_debts(Clock::time_point due_by, Clock::time_point deadline);
+  void send(Batch& batch, Clock::time_point deadline);
   void transmit(Batch& batch, Clock::time_point deadline, Clock::time_point now);
   void collect(const Ticket& mine, Clock::time_point deadline);
   bool read_until(std::size_t in_flight, Clock::time_point deadline);
   void deliver(Reply&& reply);
-  void hand_over(const Ticket& mine);
+  void hand_over(const Ticket& mine) noexcept;
+  void write_posted(Batch* batch) noexcept;
   static void fail(Batch& batch, const std::shared_ptr<Link>& link, errc code,
                    const std::string& cause);
   void fail_unsent(Batch& batch, errc code, const std::string& cause);
@@ -113,6 +116,7 @@ class Pipeline {
   Batch* open_ = nullptr;                        // takes new members
   std::vector<std::unique_ptr<Batch>> batches_;  // all there are, in use or not
   std::shared_ptr<Link> link_;                   // written by the driver, under mutex_
+  std::shared_ptr<Link> failing_;                // that is being retired (under mutex_)
 
   std::vector<Batch*> in_flight_;  // the driver's: written, not all answered; oldest first
 };

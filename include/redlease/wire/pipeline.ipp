@@ -2,6 +2,7 @@
 #define REDLEASE_WIRE_PIPELINE_IPP
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 
 #include <redlease/wire/futex.hpp>
@@ -9,6 +10,9 @@
 
 namespace redlease::inline v1::wire {
 namespace {
+
+// A deadline for those who don't want to wait.
+constexpr Clock::time_point in_the_past{};
 
 constexpr int everybody = std::numeric_limits<int>::max();
 
@@ -26,20 +30,20 @@ constexpr std::chrono::milliseconds patience_for_others{10};
 
 // ---- joining -----------------------------------------------------------------------------------
 
-Batch& Pipeline::open_batch() {
-  if (open_ != nullptr) return *open_;
+Batch& Pipeline::unused_batch() {
   const auto unused = std::find_if(batches_.begin(), batches_.end(), [](const auto& batch) {
     return batch->users.load(std::memory_order_acquire) == 0;
   });
-  open_ = unused != batches_.end() ? unused->get()
-                                   : batches_.emplace_back(std::make_unique<Batch>()).get();
-  open_->reset();
-  open_->users.store(1, std::memory_order_relaxed);
-  return *open_;
+  Batch& batch =
+      unused != batches_.end() ? **unused : *batches_.emplace_back(std::make_unique<Batch>());
+  batch.reset();
+  batch.users.store(1, std::memory_order_relaxed);
+  return batch;
 }
 
 Pipeline::Ticket Pipeline::join(const Request& request) {
-  Batch& batch = open_batch();
+  if (open_ == nullptr) open_ = &unused_batch();
+  Batch& batch = *open_;
   const auto index = batch.add(request);
   batch.users.fetch_add(1, std::memory_order_relaxed);
   return {&batch, index, request.done == nullptr};
@@ -103,7 +107,7 @@ Outcome Pipeline::give_up(const Ticket& mine) {
   } else if (batch.closed) {
     outcome.kind = Outcome::Kind::in_doubt;
     outcome.sent = batch.sent;
-    outcome.link = link_;
+    outcome.link = link_ ? link_ : failing_;
     --batch.awaiting;
   } else {
     batch.withdraw(mine.index);
@@ -133,24 +137,27 @@ void Pipeline::leave(Batch& batch, const Outcome& outcome) {
 Outcome Pipeline::drive(const Ticket& mine, Clock::time_point deadline) {
   Batch& batch = *mine.batch;
   Outcome outcome;
+  outcome.cause = "timed out";
+  std::exception_ptr trouble;
   try {
     auto now = Clock::now();
     if (!batch.closed && ensure_link(mine, deadline, now)) {
       transmit(batch, deadline, now);
-      if (!mine.awaited && in_flight_.size() > many_unread) read_until(0, Clock::time_point::min());
+      if (!mine.awaited && in_flight_.size() > many_unread) read_until(0, in_the_past);
     }
     if (batch.closed && mine.awaited) collect(mine, deadline);
-    if (mine.awaited) outcome = batch.outcome(mine.index, link_);
+    // While it is open, others may be adding to it; the own command was taken out again then.
+    if (batch.closed && mine.awaited) outcome = batch.outcome(mine.index, link_);
   } catch (...) {
     // Out of memory, most likely. Whatever is half done ends here, so that the others can go on.
-    if (!batch.closed) fail_unsent(batch, errc::unavailable, "out of memory");
-    if (link_) fail_link(errc::unavailable, "out of memory");
-    hand_over(mine);
-    leave(batch, outcome);
-    throw;
+    trouble = std::current_exception();
+    if (!batch.closed) fail_unsent(batch, errc::unavailable, "no memory");
+    if (link_) fail_link(errc::unavailable, "no memory");
   }
   hand_over(mine);
   leave(batch, outcome);
+  // Who posted a command hears of this by its completion.
+  if (trouble && mine.awaited) std::rethrow_exception(trouble);
   return outcome;
 }
 
@@ -188,13 +195,19 @@ void Pipeline::check_link() {
 }
 
 void Pipeline::transmit(Batch& batch, Clock::time_point deadline, Clock::time_point now) {
+  pay_debts(now, deadline);
+  if (!link_) return fail_unsent(batch, errc::unavailable, "the connection broke");
+  in_flight_.reserve(in_flight_.size() + 1);
   {
     const std::lock_guard lock{mutex_};
-    add_debts(batch, now);
-    open_ = nullptr;
     batch.close(now);
+    open_ = nullptr;
     measure_crowd(batch);
   }
+  send(batch, deadline);
+}
+
+void Pipeline::send(Batch& batch, Clock::time_point deadline) {
   if (batch.complete()) {  // all of it was withdrawn
     batch.users.fetch_sub(1, std::memory_order_release);
     return;
@@ -205,17 +218,31 @@ void Pipeline::transmit(Batch& batch, Clock::time_point deadline, Clock::time_po
   if (sent != Io::done) fail_link(errc::unavailable, "send: " + connection.describe(sent));
 }
 
-void Pipeline::add_debts(Batch& batch, Clock::time_point now) {
-  if (!debts_.any()) return;
-  for (auto& debt : debts_.take()) {
-    if (debt.until > now) {
-      batch.add({debt.bytes, debt.until, debt.done, debt.context});
-    } else {
-      Outcome late;
-      late.cause = "it could not be sent while it made sense";
-      debt.done(debt.context, std::move(late));
-    }
+// Ahead of the batch that comes next: who left a scope and comes back finds it given back.
+void Pipeline::pay_debts(Clock::time_point due_by, Clock::time_point deadline) {
+  if (!debts_.due(due_by)) return;
+  const auto now = Clock::now();
+  Batch* batch = nullptr;
+  {
+    const std::lock_guard lock{mutex_};
+    batch = &unused_batch();
   }
+  in_flight_.reserve(in_flight_.size() + 1);
+  for (auto& debt : debts_.take_due(due_by)) {
+    try {
+      if (debt.until > now) {
+        batch->add({debt.bytes, debt.until, debt.done, debt.context});
+        continue;
+      }
+    } catch (const std::bad_alloc&) {
+      // Its owner hears that it was not sent.
+    }
+    Outcome late;
+    late.cause = "too late";
+    debt.done(debt.context, std::move(late));
+  }
+  batch->close(now);
+  send(*batch, deadline);
 }
 
 void Pipeline::measure_crowd(const Batch& batch) {
@@ -282,7 +309,7 @@ void Pipeline::deliver(Reply&& reply) {
 }
 
 // Wakes those who have their replies, and finds the next driver.
-void Pipeline::hand_over(const Ticket& mine) {
+void Pipeline::hand_over(const Ticket& mine) noexcept {
   Batch* batch = mine.batch;
   batch->users.fetch_add(1, std::memory_order_relaxed);
   int self = mine.awaited ? 1 : 0;
@@ -292,14 +319,14 @@ void Pipeline::hand_over(const Ticket& mine) {
       batch->state.store(Batch::done, std::memory_order_release);
       if (batch->members > self) futex_wake(batch->state, everybody);
     }
+    if (link_ && debts_.any()) write_posted(nullptr);
     std::unique_lock lock{mutex_};
-    Batch* next = nullptr;
+    Batch* next = open_;
     if (batch->closed && !over) {
       batch->awaiting -= self;
       // When nobody waits for the rest, its replies are matched and dropped by later drivers.
       if (batch->awaiting > 0) next = batch;
     }
-    if (next == nullptr && (open_ != nullptr || (link_ && debts_.any()))) next = &open_batch();
     if (next == nullptr) {
       driven_.store(false, std::memory_order_relaxed);
     } else if (next->awaiting > 0) {
@@ -313,15 +340,26 @@ void Pipeline::hand_over(const Ticket& mine) {
     }
     batch->users.fetch_sub(1, std::memory_order_release);
     if (next == nullptr) return;
-    // Only posted commands: nobody is there to write them but this one.
-    const auto now = Clock::now();
-    if (link_) {
-      transmit(*next, now + patience_for_others, now);
-    } else {
-      fail_unsent(*next, errc::unavailable, "not connected");
-    }
+    write_posted(next);
     batch = next;
     self = 0;
+  }
+}
+
+// Writes what nobody waits for: there is no one else to do it. Without a batch, debts only.
+void Pipeline::write_posted(Batch* batch) noexcept {
+  const auto now = Clock::now();
+  try {
+    if (batch == nullptr) {
+      pay_debts(now, now + patience_for_others);
+    } else if (link_) {
+      transmit(*batch, now + patience_for_others, now);
+    } else {
+      fail_unsent(*batch, errc::unavailable, "not connected");
+    }
+  } catch (...) {
+    if (batch != nullptr && !batch->closed) fail_unsent(*batch, errc::unavailable, "no memory");
+    if (link_) fail_link(errc::unavailable, "no memory");
   }
 }
 
@@ -345,7 +383,7 @@ void Pipeline::fail_unsent(Batch& batch, errc code, const std::string& cause) {
   {
     const std::lock_guard lock{mutex_};
     open_ = nullptr;
-    batch.close(Clock::now());
+    batch.close_unsent();
   }
   fail(batch, nullptr, code, cause);
 }
@@ -355,13 +393,15 @@ void Pipeline::fail_link(errc code, const std::string& cause) {
   std::string pinned;
   {
     const std::lock_guard lock{mutex_};
-    link = std::exchange(link_, nullptr);
+    link = failing_ = std::exchange(link_, nullptr);
     connected_.store(false, std::memory_order_relaxed);
     if (open_ != nullptr) pinned = open_->take_pinned();
   }
   if (!link->proven) connector_.failed(code, cause);
   say(*link, pinned);
   for (auto* batch : std::exchange(in_flight_, {})) fail(*batch, link, code, cause);
+  const std::lock_guard lock{mutex_};
+  failing_ = nullptr;
 }
 
 // ---- last words, and the end -------------------------------------------------------------------
@@ -371,7 +411,7 @@ void Pipeline::say(Link& retired, std::string_view bytes) {
   const std::lock_guard lock{retired.last_words};
   std::size_t sent = 0;
   // What doesn't fit into the socket's buffer is lost; the callers know that it may be.
-  (void)retired.connection->send(bytes, Clock::time_point::min(), sent);
+  (void)retired.connection->send(bytes, in_the_past, sent);
 }
 
 void Pipeline::follow_up(const std::shared_ptr<Link>& link, std::string_view bytes,
@@ -392,30 +432,22 @@ void Pipeline::follow_up(const std::shared_ptr<Link>& link, std::string_view byt
   drive(mine, deadline);
 }
 
-void Pipeline::drain(Clock::time_point deadline) {
-  {
-    const std::lock_guard lock{mutex_};
-    driven_.store(true, std::memory_order_relaxed);
-  }
+void Pipeline::drain(Clock::time_point deadline) noexcept {
+  driven_.store(true, std::memory_order_relaxed);
   try {
-    if (!link_ && debts_.any()) {
-      link_ = std::make_shared<Link>(*this, connector_.open(deadline));
-    }
-  } catch (const Error&) {
-    return;  // the debts' owners hear of it when they are given up
-  }
-  while (link_ && Clock::now() < deadline && (debts_.any() || !in_flight_.empty())) {
-    if (debts_.any()) {
-      Batch* batch = nullptr;
-      {
-        const std::lock_guard lock{mutex_};
-        batch = &open_batch();
+    if (!link_ && debts_.any()) link_ = std::make_shared<Link>(*this, connector_.open(deadline));
+    // All debts are due now. What is refused at once gets one more try, with the script's text.
+    for (auto due_by : {Clock::time_point::max(), Clock::now()}) {
+      while (link_ && debts_.due(due_by) && Clock::now() < deadline) {
+        pay_debts(due_by, deadline);
+        if (due_by != Clock::time_point::max()) break;
       }
-      transmit(*batch, deadline, Clock::now());
+      if (link_) read_until(0, deadline);
     }
-    if (link_) read_until(0, deadline);
+  } catch (...) {
+    // Not connected, or out of memory: the owners of what is left hear of it below or by close().
   }
-  if (link_) fail_link(errc::unavailable, "the client was closed");
+  if (link_) fail_link(errc::unavailable, "client closed");
 }
 
 void Pipeline::abandon() noexcept {

@@ -8,6 +8,7 @@
 
 #include <redlease/wire/command.hpp>
 #include <redlease/wire/connector.hpp>
+#include <redlease/wire/debts.hpp>
 #include <redlease/wire/pipeline.hpp>
 #include <redlease/wire/routes.hpp>
 
@@ -32,9 +33,9 @@ class Pipelines {
   void post(std::string_view key, const Command& command, Clock::time_point deadline,
             Completion done, void* context);
 
-  /// Has `bytes` sent with the next batch on any connection, unless `until` comes first. False,
-  /// and nothing done, after close().
-  bool owe(std::string bytes, Clock::time_point until, Completion done, void* context);
+  /// Has a command sent with whatever is sent next when it is due. False, and nothing done, after
+  /// close().
+  bool owe(Debt debt) { return debts_.add(std::move(debt)); }
 
   /// Sends `command` behind the one that is `in_doubt`, on the same connection.
   static void follow_up(const Outcome& in_doubt, const Command& command,
@@ -42,7 +43,7 @@ class Pipelines {
 
   /// Pays debts and reads outstanding replies, for at most the time of one command. Whatever was
   /// posted has its completion called by then. To be called once, before the end.
-  void close();
+  void close() noexcept;
 
   bool connected() const noexcept;
   const Timeouts& timeouts() const noexcept { return connector_.timeouts(); }

@@ -24,12 +24,12 @@ Pipelines::Pipelines(Endpoint endpoint, Timeouts timeouts, std::size_t max_conne
   }
 }
 
-void Pipelines::close() {
+void Pipelines::close() noexcept {
   const auto deadline = Clock::now() + timeouts().command;
   for (auto& pipeline : pipelines_) pipeline->drain(deadline);
   for (auto& debt : debts_.close()) {
     Outcome outcome;
-    outcome.cause = "the client was closed before it could be sent";
+    outcome.cause = "client closed";  // short enough to need no memory
     debt.done(debt.context, std::move(outcome));
   }
 }
@@ -89,11 +89,12 @@ void Pipelines::post(std::string_view key, const Command& command, Clock::time_p
                      Completion done, void* context) {
   Route& route = routes_.of(key);
   const auto index = route.enter(idle_one());
-  pipelines_[index]->submit({command.bytes(), deadline, done, context, &route});
-}
-
-bool Pipelines::owe(std::string bytes, Clock::time_point until, Completion done, void* context) {
-  return debts_.add({std::move(bytes), until, done, context});
+  try {
+    pipelines_[index]->submit({command.bytes(), deadline, done, context, &route});
+  } catch (...) {
+    route.leave();  // it was not even queued
+    throw;
+  }
 }
 
 void Pipelines::follow_up(const Outcome& in_doubt, const Command& command,

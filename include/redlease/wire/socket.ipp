@@ -97,7 +97,8 @@ Io Socket::send(std::string_view bytes, Clock::time_point deadline, std::size_t&
 Io Socket::receive(char* buffer, std::size_t capacity, Clock::time_point deadline,
                    std::size_t& received) {
   for (;;) {
-    const bool block = deadline - Clock::now() >= blocking_wait_;
+    const auto now = Clock::now();
+    const bool block = deadline > now && deadline - now >= blocking_wait_;
     const auto n = ::recv(fd_, buffer, capacity, block ? 0 : MSG_DONTWAIT);
     if (n > 0) {
       received = static_cast<std::size_t>(n);
@@ -123,8 +124,9 @@ Socket::Look Socket::peek() const noexcept {
 
 Io Socket::wait(short events, Clock::time_point deadline) const {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return Io::timeout;
+    const auto now = Clock::now();
+    if (deadline <= now) return Io::timeout;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now);
     pollfd entry{fd_, events, 0};
     const auto timeout = std::min<std::chrono::milliseconds::rep>(left.count(), 3'600'000);
     const int n = ::poll(&entry, 1, static_cast<int>(timeout));

@@ -52,7 +52,7 @@ std::optional<int> whole_number(std::string_view digits, int max) {
 
 int parse_database(std::string_view text) {
   const auto database = whole_number(text, 1'000'000);
-  if (!database) bad_url(fmt::format("database {} is not a number", detail::quote(text)));
+  if (!database) bad_url("the database is not a number");  // its text may be a password
   return *database;
 }
 
@@ -67,9 +67,8 @@ void parse_user_info(std::string_view text, Endpoint& endpoint) {
 
 void parse_port(std::string_view text, Endpoint& endpoint) {
   const auto port = whole_number(text, 65535);
-  if (!port || *port == 0) {
-    bad_url(fmt::format("port {} is not a number from 1 to 65535", detail::quote(text)));
-  }
+  // Its text may be a password whose host was forgotten.
+  if (!port || *port == 0) bad_url("the port is not a number from 1 to 65535");
   endpoint.port = static_cast<std::uint16_t>(*port);
 }
 
