@@ -48,14 +48,17 @@ class Inspection {
 /// at most one command time-out, and for the observer to be told of them, for at most a second.
 ///
 /// Every function checks its arguments first and throws std::invalid_argument, naming field and
-/// value, before any I/O. All others throw Error as errc describes.
+/// value, before any I/O. All other failures are Error, as errc describes; and std::system_error if
+/// the operating system gives no random bytes, std::bad_alloc if there is no memory. A moved-from
+/// client may only be assigned to or destroyed.
 class Client {
  public:
   /// `url`: redis://[user[:password]@]host[:port][/database] or
   /// unix://[user[:password]@]/path[?db=database], with percent-encoded user info.
   explicit Client(std::string_view url, ClientOptions options = {});
 
-  /// One attempt. Empty if the key is held by another. On return the lease is held.
+  /// One attempt. Empty if the key is held by another, or holds something that is no lease:
+  /// inspect() tells. On return the lease is held.
   /// Blocks for at most two command time-outs, plus a connect time-out if not connected.
   /// Throws Error{in_doubt} if the server got the request but the outcome could not be found
   /// out: nothing is held then, and the key is freed by a clean-up, or at the latest by its ttl.
@@ -64,25 +67,28 @@ class Client {
 
   /// Tries until the lease is held or the wait ends, which `wait.at_most` bounds with all that
   /// happens within. Empty if the wait ended: time, attempts, a stop request, or `still_needed`
-  /// said no. Trouble that may pass is waited out; if it lasts to the end, its Error is thrown.
+  /// said no. A stop request ends a pause at once, an attempt under way when that has its answer.
+  /// Trouble that may pass is waited out; if it lasts to the end, its Error is thrown.
   [[nodiscard]] std::optional<Lease> acquire(std::string_view key, const Wait& wait,
                                              const LeaseOptions& options = {});
 
   /// Acquires, calls `fn(Lease&)` only when the lease is held, and releases. Returns what `fn`
   /// returned, empty if the wait ended without a lease; for a void `fn`, whether it was called.
   /// Throws LeaseLost behind `fn` if the lease was lost meanwhile. If the lease was held
-  /// throughout but could not be given back, the result still counts: the ttl frees the key.
+  /// throughout but could not be given back, the result still counts: the ttl frees the key. What
+  /// `fn` throws passes through, and the lease is given back as by its destructor.
   template <class Fn>
   [[nodiscard]] auto with_lease(std::string_view key, const Wait& wait, const LeaseOptions& options,
                                 Fn&& fn);
 
-  /// For operators: what a key holds now; empty if there is none. One command.
+  /// For operators: what a key holds now; empty if there is none. Blocks like try_acquire().
   std::optional<Inspection> inspect(std::string_view key);
   /// For operators: deletes the key if it still holds exactly what was inspected. False if it
-  /// doesn't; then nothing has changed. Its holder learns of it as of any loss.
+  /// doesn't; then nothing has changed. Its holder learns of it as of any loss. Blocks like
+  /// try_acquire(). Throws std::invalid_argument unless `inspection.is_lease()`.
   bool break_lease(std::string_view key, const Inspection& inspection);
 
-  /// Throws Error unless the server answers. Connects if need be.
+  /// Throws Error unless the server answers. Connects if need be. Blocks like try_acquire().
   void ping();
 
  private:

@@ -13,11 +13,11 @@ namespace redlease::inline v1 {
 enum class errc {
   lost = 1,     ///< the lease is no longer ours: see LeaseLost
   in_doubt,     ///< the request may or may not have run, and it could not be found out in time
-  unavailable,  ///< no definite answer: not connected, timed out; the request did not run
+  unavailable,  ///< not connected, or no answer in time; nothing was acquired, renewed or released
   rejected,     ///< the server refused; the message has its text; nothing has changed
   protocol,     ///< the peer does not speak the Redis protocol; a request to it may have run
-  no_quorum,    ///< too few servers agreed
-  no_replicas,  ///< too few replicas acknowledged
+  no_quorum,    ///< too few servers agreed (not in this version)
+  no_replicas,  ///< too few replicas acknowledged (not in this version)
 };
 
 const std::error_category& error_category() noexcept;

@@ -40,7 +40,8 @@ class LeaseCore;
 /// replicates asynchronously.
 ///
 /// What to do on loss: stop, undo what can be undone, and do not touch the resource again; the
-/// next holder may be at work already.
+/// next holder may be at work already. Nor can a lease be kept by a server that restarts without
+/// persistence, fails over, evicts keys or is told to delete them: then the next request finds out.
 ///
 /// held(), remaining() and loss() may be called from any thread at any time, as may renew() and
 /// release(), which then take turns (and so may wait for each other's time). Moving, swapping and
@@ -63,31 +64,36 @@ class Lease {
 
   /// How long the key stays ours for certain; zero unless held. Doesn't block.
   std::chrono::nanoseconds remaining() const noexcept;
-  /// True while the key is ours for certain. False from the start of a release. Doesn't block.
+  /// True while the key is ours for certain, provided that the server keeps it (see above). False
+  /// from the start of a release. Doesn't block.
   bool held() const noexcept;
   /// Returns if the lease is held and stays so for at least `min`: to be called right before a
-  /// step that can't be undone. Throws LeaseLost if it is lost or if less than `min` is left (only
-  /// then loss() stays empty), and Error{in_doubt} while a release is under way or in doubt.
-  /// Throws std::invalid_argument if there is nothing to hold. Doesn't block.
+  /// step that can't be undone. Throws LeaseLost if it is lost, and also if less than `min` is
+  /// left: then the lease stays held, loss() stays empty and renew() still works. Throws
+  /// Error{in_doubt} while a release is under way or in doubt, std::invalid_argument if there is
+  /// nothing to hold. Doesn't block.
   void ensure_held(Duration min = std::chrono::nanoseconds{0}) const;
   /// How the lease was lost; empty while it is held and after a release. Doesn't block.
   std::optional<Loss> loss() const;
 
   /// Makes the lease last its ttl (as acquired, or the one given) from now on. Blocks for at most
-  /// two command time-outs, never beyond the validity that is left. Throws LeaseLost; Error
-  /// {rejected, unavailable} if it did not happen, and {in_doubt} if it may have: the lease is
-  /// then held for what was left before, or for `ttl` from the call if that is shorter.
+  /// two command time-outs, and a connect time-out if there is no connection, but never beyond the
+  /// validity that is left. Throws LeaseLost; Error{rejected, unavailable} if it did not happen,
+  /// and {in_doubt, protocol} if it may have: the lease is then held for what was left before, or
+  /// for `ttl` from the call if that is shorter. Throws Error{in_doubt} while a release is in
+  /// doubt, and std::invalid_argument if there is nothing to renew or the ttl is out of range.
   void renew();
   void renew(Duration ttl);
-  /// The same, reported in `error` instead; anything but errc::lost leaves the lease held.
+  /// The same as renew(), reported in `error`, which is cleared on success;
+  /// std::errc::invalid_argument if there is nothing to renew.
   void renew(std::error_code& error) noexcept;
 
   /// Gives the lease back and waits for the answer: at most two command time-outs, and a connect
   /// time-out if there is no connection. When it returns the lease was held to that very point.
   /// Throws LeaseLost if it wasn't. On Error{rejected, unavailable} the lease is still held, with
-  /// its token; on Error{in_doubt} it may be gone. In both cases release() may be called again,
-  /// and else the destructor tries. Throws std::invalid_argument if there is nothing to release.
-  /// Of two threads that release one lease exactly one succeeds.
+  /// its token; on Error{in_doubt, protocol} it may be gone. In both cases release() may be called
+  /// again until validity ends, and else the destructor tries. Throws std::invalid_argument if
+  /// there is nothing to release. Of two threads that release one lease exactly one succeeds.
   void release();
   /// The same, reported in `error`; std::errc::invalid_argument if there is nothing to release.
   void release(std::error_code& error) noexcept;

@@ -22,7 +22,7 @@ class Observer;
 /// How a Client reaches its server. What is set here overrides the URL.
 struct ClientOptions {
   Duration connect_timeout = std::chrono::seconds{1};  ///< resolving, connecting, AUTH, SELECT
-  Duration command_timeout = std::chrono::seconds{1};  ///< one request and its reply
+  Duration command_timeout = std::chrono::seconds{1};  ///< one request; a call may need two
   std::optional<std::string> username{};
   std::optional<std::string> password{};
   std::optional<int> database{};    ///< 0 unless the URL says otherwise
@@ -57,7 +57,7 @@ enum class Order {
 
 /// How long, and for how long it makes sense, to wait for a key that is held.
 struct Wait {
-  Duration at_most;               ///< bounds the whole call; 0 means one attempt
+  Duration at_most;               ///< bounds the whole call; 0: one attempt, as try_acquire()
   std::optional<int> attempts{};  ///< at least 1
   Backoff backoff{};
   std::stop_token stop{};                ///< ends the wait when requested
