@@ -28,8 +28,8 @@ struct Outcome {
   std::shared_ptr<Link> link;     ///< in doubt: the connection on which it may run yet
 };
 
-/// Called once for a posted command, on the thread that drives its connection and perhaps under a
-/// lock: it must be quick, must not block and must call nothing of the pipelines but owe().
+/// Called once for a posted command, on the thread that drives its connection: it must be quick,
+/// must not block and must call nothing of the pipelines but owe().
 using Completion = void (*)(void* context, Outcome&& outcome) noexcept;
 
 }  // namespace redlease::inline v1::wire
