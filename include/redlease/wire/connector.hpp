@@ -6,6 +6,7 @@
 #include <string>
 
 #include <redlease/clock.hpp>
+#include <redlease/error.hpp>
 #include <redlease/wire/connection.hpp>
 #include <redlease/wire/resolver.hpp>
 #include <redlease/wire/url.hpp>
