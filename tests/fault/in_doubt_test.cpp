@@ -263,6 +263,37 @@ TEST_F(InDoubtTest, B04ARefusedReleaseDoesNotEndTheDoubt) {
   EXPECT_EQ(lease.loss()->reason, LossReason::unconfirmed);
 }
 
+// The same doubt, when the end of the scope finds the key gone.
+TEST_F(InDoubtTest, B04AScopesEndAfterADoubtIsUnconfirmed) {
+  const auto log = std::make_shared<EventLog>();
+  auto options = hasty();
+  options.observer = log;
+  Client client{proxy.url(), options};
+  must_acquire(client, "k").release();
+  {
+    auto lease = must_acquire(client, "k", {.ttl = 20s});
+    proxy.drop_reply_matching(any_script, true);
+    proxy.refuse(true);
+    EXPECT_THAT(thrown_by_release(lease), failed(errc::in_doubt));
+    proxy.refuse(false);
+    EXPECT_TRUE(eventually(10s, [&] { return thrown_by_ping(client).nothing(); }));
+  }
+  client.ping();
+  ASSERT_TRUE(log->has(Event::Kind::lost));
+  EXPECT_EQ(log->of(Event::Kind::lost).front().reason, LossReason::unconfirmed);
+}
+
+// "False" of break_lease() means that nothing has changed: not so if its own answer got lost.
+TEST_F(InDoubtTest, ABreakWhoseReplyIsLostIsInDoubt) {
+  Client client{proxy.url(), patient()};
+  must_acquire(client, "k").release();  // now the server knows the script
+  const auto lease = must_acquire(client, "k", {.ttl = 20s});
+  const auto seen = client.inspect("k");
+  ASSERT_TRUE(seen);
+  proxy.drop_reply_matching(any_script, true);
+  EXPECT_THAT(thrown_by([&] { return client.break_lease("k", *seen); }), failed(errc::in_doubt));
+}
+
 // A renewal whose first attempt is on its way still bounds all later ones.
 TEST_F(InDoubtTest, B03ALateRenewalIsReckonedWith) {
   Client client{proxy.url(), hasty()};

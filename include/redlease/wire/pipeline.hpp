@@ -95,7 +95,7 @@ class Pipeline {
   void send(Batch& batch, Clock::time_point deadline);
   void transmit(Batch& batch, Clock::time_point deadline, Clock::time_point now);
   void collect(const Ticket& mine, Clock::time_point deadline);
-  bool read_until(std::size_t in_flight, Clock::time_point deadline);
+  void read_outstanding(Clock::time_point deadline);
   void deliver(Reply&& reply);
   void hand_over(const Ticket& mine) noexcept;
   void write_posted(Batch* batch) noexcept;

@@ -143,7 +143,7 @@ Outcome Pipeline::drive(const Ticket& mine, Clock::time_point deadline) {
     auto now = Clock::now();
     if (!batch.closed && ensure_link(mine, deadline, now)) {
       transmit(batch, deadline, now);
-      if (!mine.awaited && in_flight_.size() > many_unread) read_until(0, in_the_past);
+      if (!mine.awaited && in_flight_.size() > many_unread) read_outstanding(in_the_past);
     }
     if (batch.closed && mine.awaited) collect(mine, deadline);
     // While it is open, others may be adding to it; the own command was taken out again then.
@@ -277,25 +277,23 @@ void Pipeline::collect(const Ticket& mine, Clock::time_point deadline) {
   }
 }
 
-// Reads posted commands' replies until no more than `in_flight` batches have any outstanding.
-bool Pipeline::read_until(std::size_t in_flight, Clock::time_point deadline) {
+// Reads the replies that are outstanding, for as long as there are any.
+void Pipeline::read_outstanding(Clock::time_point deadline) {
   Reply reply;
-  while (in_flight_.size() > in_flight) {
+  while (!in_flight_.empty()) {
     auto& connection = *link_->connection;
     switch (connection.next_reply(reply)) {
       case Connection::Parsed::reply:
         deliver(std::move(reply));
         break;
       case Connection::Parsed::nonsense:
-        fail_link(errc::protocol, "the reply is not the Redis protocol");
-        return false;
+        return fail_link(errc::protocol, "the reply is not the Redis protocol");
       case Connection::Parsed::incomplete:
         const auto received = connection.receive(deadline);
-        if (received == Io::timeout) return false;
+        if (received == Io::timeout) return;
         if (received != Io::done) fail_link(errc::unavailable, connection.describe(received));
     }
   }
-  return true;
 }
 
 void Pipeline::deliver(Reply&& reply) {
@@ -442,7 +440,7 @@ void Pipeline::drain(Clock::time_point deadline) noexcept {
         pay_debts(due_by, deadline);
         if (due_by != Clock::time_point::max()) break;
       }
-      if (link_) read_until(0, deadline);
+      if (link_) read_outstanding(deadline);
     }
   } catch (...) {
     // Not connected, or out of memory: the owners of what is left hear of it below or by close().
