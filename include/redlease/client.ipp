@@ -53,12 +53,13 @@ class Acquirer {
       : client_(std::move(client)),
         backend_(client_->here()),
         key_(key),
-        ttl_(options.ttl.ceil_ms()),
-        label_(options.label),
-        start_(Clock::now()) {}
+        terms_(options),
+        start_(Clock::now()) {
+    if (terms_.renewal) backend_.keeper.start();
+  }
 
   std::unique_ptr<detail::LeaseCore> try_once() {
-    auto acquisition = backend_.store.acquire(key_, ttl_, Clock::time_point::max());
+    auto acquisition = backend_.store.acquire(key_, terms_.ttl, Clock::time_point::max());
     if (acquisition.failure) give_up(std::move(*acquisition.failure));
     if (!acquisition.grant) return contended();
     return acquired(*acquisition.grant);
@@ -70,7 +71,7 @@ class Acquirer {
     std::optional<Clock::time_point> answered_at;
     while (!wait.stop.stop_requested()) {
       const auto began = Clock::now();
-      auto acquisition = backend_.store.acquire(key_, ttl_, plan.deadline());
+      auto acquisition = backend_.store.acquire(key_, terms_.ttl, plan.deadline());
       if (acquisition.grant) return acquired(*acquisition.grant);
       if (acquisition.failure && !acquisition.failure->transient) {
         give_up(std::move(*acquisition.failure));
@@ -109,7 +110,7 @@ class Acquirer {
   std::unique_ptr<detail::LeaseCore> acquired(const store::Grant& grant) {
     std::unique_ptr<detail::LeaseCore> core;
     try {
-      core = std::make_unique<detail::LeaseCore>(client_, key_, grant, ttl_, label_);
+      core = std::make_unique<detail::LeaseCore>(client_, key_, grant, terms_);
       if (listening()) {
         auto event = make_event(Event::Kind::acquired);
         event.fingerprint = grant.token.fingerprint();
@@ -125,6 +126,7 @@ class Acquirer {
       }
       throw;
     }
+    core->begin_keeping();
     return core;
   }
 
@@ -166,7 +168,7 @@ class Acquirer {
     Event event;
     event.kind = kind;
     event.key = key_;
-    event.label = label_;
+    event.label = terms_.label;
     event.server = backend_.store.server();
     event.waited = Clock::now() - start_;
     return event;
@@ -175,8 +177,7 @@ class Acquirer {
   const std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend& backend_;
   const std::string_view key_;
-  const std::chrono::milliseconds ttl_;
-  const std::string& label_;
+  const detail::Terms terms_;
   const Clock::time_point start_;
   std::string hint_;
 };

@@ -24,6 +24,14 @@ struct Clock {
   }
 };
 
+namespace detail {
+/// How far the server's clock may run ahead of ours within a ttl: 1 % of it, as the Redlock
+/// algorithm has it (redis.io, "Distributed Locks with Redis").
+constexpr std::chrono::nanoseconds drift(std::chrono::nanoseconds ttl) noexcept {
+  return ttl / 100;
+}
+}  // namespace detail
+
 }  // namespace redlease::inline v1
 
 #endif

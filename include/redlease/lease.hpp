@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <system_error>
 
@@ -73,6 +74,15 @@ class Lease {
   /// Error{in_doubt} while a release is under way or in doubt, std::invalid_argument if there is
   /// nothing to hold. Doesn't block.
   void ensure_held(Duration min = std::chrono::nanoseconds{0}) const;
+  /// For the work under the lease: requested when the lease is lost, and at the latest
+  /// `safety_margin` before validity ends, whatever the network does. See "What to do on loss".
+  /// Never requested by release(); requested already if there is nothing to hold any more. From the
+  /// first call on, a lease without auto_renew is lost that margin before its validity ends, too:
+  /// held(), loss() and this agree. Callbacks run on a thread of the library that does nothing
+  /// else: they may take their time, and release or destroy the lease or the client; but, as with
+  /// all std::stop_callback, they must not throw. Throws std::system_error if the system gives no
+  /// thread for that, std::invalid_argument for a moved-from or inherited lease. Doesn't block.
+  std::stop_token stop_token() const;
   /// How the lease was lost; empty while it is held and after a release. Doesn't block.
   std::optional<Loss> loss() const;
 

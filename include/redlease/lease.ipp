@@ -71,6 +71,8 @@ void Lease::ensure_held(Duration min) const {
   core.ensure_held(min);
 }
 
+std::stop_token Lease::stop_token() const { return require(core_, "stop_token").stop_token(); }
+
 std::optional<Loss> Lease::loss() const { return core_ ? core_->loss() : std::nullopt; }
 
 void Lease::renew() {

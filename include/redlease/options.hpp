@@ -34,10 +34,11 @@ struct ClientOptions {
 /// How a lease is held.
 struct LeaseOptions {
   Duration ttl = std::chrono::seconds{30};  ///< 1 ms to 10 years; rounded up to whole milliseconds
-  bool auto_renew = false;                  ///< not in this version: refused with a clear error
-  std::optional<Duration> renew_every{};    ///< with auto_renew; default ttl / 3
-  std::optional<Duration> safety_margin{};  ///< with auto_renew; default ttl / 10
-  std::optional<Duration> max_hold{};       ///< with auto_renew; default: no limit
+  bool auto_renew = false;                  ///< the client's keeper thread renews it in time
+  std::optional<Duration> renew_every{};    ///< with auto_renew; ttl / 3 if not given
+  std::optional<Duration> safety_margin{};  ///< see Lease::stop_token(); ttl / 10 if not given
+  std::optional<Duration> max_hold{};       ///< with auto_renew: no renewal begins later than that
+                                            ///< after the acquisition; no limit if not given
   bool fencing = false;                     ///< not in this version: refused with a clear error
   int min_replicas = 0;                     ///< not in this version: anything but 0 is refused
   std::string label{};                      ///< for metrics and events; never the key

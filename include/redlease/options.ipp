@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include <fmt/format.h>
+#include <redlease/clock.hpp>
 #include <redlease/error.hpp>
 #include <redlease/options.hpp>
 
@@ -63,12 +64,44 @@ void check_ttl(const char* field, Duration ttl) {
   if (ttl > longest_ttl) refuse(field, to_text(ttl), "must be at most 10 years (87600h)");
 }
 
+namespace {
+
+void check_keeping(const LeaseOptions& options) {
+  const auto needs_auto_renew = [&options](std::string_view field,
+                                           const std::optional<Duration>& value) {
+    if (!value) return;
+    if (!options.auto_renew) refuse(field, to_text(*value), "is of no use without auto_renew");
+    if (*value < Duration{1ms}) refuse(field, to_text(*value), "must be at least 1ms");
+  };
+  needs_auto_renew("renew_every", options.renew_every);
+  needs_auto_renew("max_hold", options.max_hold);
+
+  const std::chrono::nanoseconds ttl = options.ttl.ceil_ms();
+  const auto certain = ttl - drift(ttl);
+  const std::chrono::nanoseconds margin = options.safety_margin.value_or(ttl / 10);
+  if (options.safety_margin) {
+    if (margin < 0ns) refuse("safety_margin", to_text(margin), "must not be negative");
+    if (margin >= certain) {
+      refuse(
+          "safety_margin", to_text(margin),
+          fmt::format("must be less than ttl less 1 % for drifting clocks ({})", to_text(certain)));
+    }
+  }
+  if (!options.auto_renew) return;
+  const std::chrono::nanoseconds every = options.renew_every.value_or(ttl / 3);
+  if (every < certain - margin) return;
+  const auto rule = fmt::format(
+      "renew_every ({}) and safety_margin ({}) must together be less than ttl less 1 % ({})",
+      to_text(every), to_text(margin), to_text(certain));
+  if (options.renew_every) refuse("renew_every", to_text(every), rule);
+  refuse("safety_margin", to_text(margin), rule);
+}
+
+}  // namespace
+
 void check(const LeaseOptions& options) {
   check_ttl("ttl", options.ttl);
-  if (options.auto_renew) refuse_unsupported("auto_renew", "true");
-  if (options.renew_every) refuse_unsupported("renew_every", to_text(*options.renew_every));
-  if (options.safety_margin) refuse_unsupported("safety_margin", to_text(*options.safety_margin));
-  if (options.max_hold) refuse_unsupported("max_hold", to_text(*options.max_hold));
+  check_keeping(options);
   if (options.fencing) refuse_unsupported("fencing", "true");
   if (options.min_replicas != 0) {
     refuse_unsupported("min_replicas", std::to_string(options.min_replicas));

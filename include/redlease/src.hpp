@@ -9,12 +9,14 @@
 #include <redlease/token.ipp>
 
 #include <redlease/core/lease_state.ipp>
+#include <redlease/core/renewal_plan.ipp>
 #include <redlease/core/wait_plan.ipp>
 
 #include <redlease/wire/batch.ipp>
 #include <redlease/wire/connection.ipp>
 #include <redlease/wire/connector.ipp>
 #include <redlease/wire/debts.ipp>
+#include <redlease/wire/opening.ipp>
 #include <redlease/wire/pipeline.ipp>
 #include <redlease/wire/pipelines.ipp>
 #include <redlease/wire/resolver.ipp>
@@ -23,10 +25,13 @@
 #include <redlease/wire/url.ipp>
 
 #include <redlease/store/lease_store.ipp>
+#include <redlease/store/renewal_stream.ipp>
 
 #include <redlease/runtime/backend.ipp>
+#include <redlease/runtime/keeper.ipp>
 #include <redlease/runtime/lease_core.ipp>
 #include <redlease/runtime/notifier.ipp>
+#include <redlease/runtime/timer.ipp>
 
 #include <redlease/client.ipp>
 #include <redlease/lease.ipp>

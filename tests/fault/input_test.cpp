@@ -85,8 +85,11 @@ TEST_F(InputTest, B85BadOptionsAreRefused) {
   EXPECT_THAT(waiting({.at_most = 1s, .backoff = {.min = 9ms, .max = 8ms}}),
               refused("backoff.max"));
   EXPECT_THAT(waiting({.at_most = 1s, .order = Order::fifo}), refused("order"));
-  EXPECT_THAT(thrown_by_acquire(client, "k", {.auto_renew = true}), refused("auto_renew"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.renew_every = 1s}), refused("renew_every"));
+  EXPECT_THAT(thrown_by_acquire(client, "k", {.ttl = 1s, .auto_renew = true, .renew_every = 1s}),
+              refused("renew_every"));
+  EXPECT_THAT(thrown_by_acquire(client, "k", {.ttl = 1s, .safety_margin = 1s}),
+              refused("safety_margin"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.fencing = true}), refused("fencing"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.min_replicas = 1}), refused("min_replicas"));
 

@@ -13,6 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using redlease::Client;
 using redlease::ClientOptions;
+using redlease::Duration;
 using redlease::LeaseOptions;
 using redlease::Wait;
 using testing::AllOf;
@@ -25,6 +26,8 @@ std::string refusal(const std::function<void()>& call) {
     call();
   } catch (const std::invalid_argument& error) {
     return error.what();
+  } catch (const redlease::Error&) {
+    // It went as far as the network.
   }
   return "accepted";
 }
@@ -55,13 +58,41 @@ TEST(LeaseOptionsCheck, NamesABadTtl) {
               HasSubstr("ttl"));
 }
 
+TEST(LeaseOptionsCheck, ARenewalMustComeBeforeTheEnd) {
+  const auto with = [](Duration ttl, std::optional<Duration> every,
+                       std::optional<Duration> margin) {
+    return refusal(LeaseOptions{
+        .ttl = ttl, .auto_renew = true, .renew_every = every, .safety_margin = margin});
+  };
+  EXPECT_EQ(with(3s, 2600ms, {}), "accepted") << "certain for 2970 ms, less a margin of 300 ms";
+  EXPECT_THAT(with(3s, 2670ms, {}), AllOf(HasSubstr("renew_every = 2670ms"), HasSubstr("300ms")));
+  EXPECT_THAT(with(3s, 3s, {}), HasSubstr("renew_every = 3s"));
+  EXPECT_THAT(with(3s, Duration::max(), {}), HasSubstr("renew_every"));
+  EXPECT_THAT(with(3s, 0ms, {}), HasSubstr("renew_every = 0s: must be at least 1ms"));
+  EXPECT_THAT(with(3s, -5ms, {}), HasSubstr("renew_every = -5ms"));
+  EXPECT_EQ(with(3s, {}, 1900ms), "accepted");
+  EXPECT_THAT(with(3s, {}, 2s), HasSubstr("safety_margin = 2s")) << "ttl / 3 comes too late";
+  EXPECT_EQ(with(3s, 2900ms, 0ms), "accepted");
+  EXPECT_EQ(with(1ms, {}, {}), "accepted");
+}
+
+TEST(LeaseOptionsCheck, TheSafetyMarginLeavesSomethingOfTheLease) {
+  EXPECT_EQ(refusal(LeaseOptions{.ttl = 1s, .safety_margin = 900ms}), "accepted");
+  EXPECT_THAT(refusal(LeaseOptions{.ttl = 1s, .safety_margin = 990ms}),
+              HasSubstr("safety_margin = 990ms: must be less than ttl less 1 %"));
+  EXPECT_THAT(refusal(LeaseOptions{.safety_margin = -1ms}),
+              HasSubstr("safety_margin = -1ms: must not be negative"));
+  EXPECT_THAT(refusal(LeaseOptions{.auto_renew = true, .max_hold = 0ms}), HasSubstr("max_hold"));
+  EXPECT_EQ(refusal(LeaseOptions{.auto_renew = true, .max_hold = Duration::max()}), "accepted");
+}
+
 TEST(LeaseOptionsCheck, NothingIsSilentlyIgnored) {
-  EXPECT_THAT(refusal(LeaseOptions{.auto_renew = true}),
-              AllOf(HasSubstr("auto_renew"), HasSubstr("not supported")));
-  EXPECT_THAT(refusal(LeaseOptions{.renew_every = 1s}), HasSubstr("renew_every"));
-  EXPECT_THAT(refusal(LeaseOptions{.safety_margin = 1s}), HasSubstr("safety_margin"));
-  EXPECT_THAT(refusal(LeaseOptions{.max_hold = 1s}), HasSubstr("max_hold"));
-  EXPECT_THAT(refusal(LeaseOptions{.fencing = true}), HasSubstr("fencing"));
+  EXPECT_THAT(refusal(LeaseOptions{.renew_every = 1s}),
+              AllOf(HasSubstr("renew_every"), HasSubstr("auto_renew")));
+  EXPECT_THAT(refusal(LeaseOptions{.max_hold = 1s}),
+              AllOf(HasSubstr("max_hold"), HasSubstr("auto_renew")));
+  EXPECT_THAT(refusal(LeaseOptions{.fencing = true}),
+              AllOf(HasSubstr("fencing"), HasSubstr("not supported")));
   EXPECT_THAT(refusal(LeaseOptions{.min_replicas = 1}), HasSubstr("min_replicas"));
 }
 

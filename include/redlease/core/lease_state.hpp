@@ -1,6 +1,7 @@
 #ifndef REDLEASE_CORE_LEASE_STATE_HPP
 #define REDLEASE_CORE_LEASE_STATE_HPP
 
+#include <algorithm>
 #include <optional>
 
 #include <redlease/clock.hpp>
@@ -8,11 +9,7 @@
 
 namespace redlease::inline v1::core {
 
-/// How far the server's clock may run ahead of ours: 1 % of the ttl, as the Redlock algorithm
-/// has it (redis.io, "Distributed Locks with Redis").
-constexpr std::chrono::nanoseconds drift(std::chrono::nanoseconds ttl) noexcept {
-  return ttl / 100;
-}
+using detail::drift;
 
 /// What a lease's holder may believe. A pure machine: time comes in as an argument, nothing here
 /// does I/O, locks or reads a clock.
@@ -23,14 +20,29 @@ constexpr std::chrono::nanoseconds drift(std::chrono::nanoseconds ttl) noexcept 
 ///
 /// Its rules: validity is counted from the instant before a successful request was sent; it is
 /// over `drift` earlier than the ttl; a renewal whose answer is out can shorten it but not lengthen
-/// it; and lost is final.
+/// it; a lease whose holder is to be warned is lost a margin before validity ends; and lost is
+/// final.
 class LeaseState {
  public:
   using Instant = Clock::time_point;
   using Span = std::chrono::nanoseconds;
 
-  LeaseState(Instant sent, Span ttl) noexcept
-      : acquired_(sent), valid_until_(sent + ttl - drift(ttl)) {}
+  /// `margin`: see warn_before_end().
+  LeaseState(Instant sent, Span ttl, std::optional<Span> margin = {}) noexcept
+      : acquired_(sent),
+        ttl_(ttl),
+        valid_until_(sent + ttl - drift(ttl)),
+        margin_(margin.value_or(Span{-1})) {}
+
+  /// From now on the lease is lost a margin before its validity ends (a tenth of the ttl, if none
+  /// was given): its holder needs some time to stop.
+  void warn_before_end() noexcept { warns_ = true; }
+  /// The lease is lost then, unless it is renewed.
+  Instant ends_at() const noexcept { return warns_ ? valid_until_ - margin() : valid_until_; }
+  /// When to tell of that: a moment earlier, since nobody hears of it sooner than it is told.
+  Instant tell_end_at() const noexcept {
+    return ends_at() - std::min<Span>(margin() / 8, std::chrono::milliseconds{1});
+  }
 
   /// True while the key is ours for certain. A release under way or in doubt makes it false.
   bool held(Instant now) noexcept;
@@ -66,17 +78,23 @@ class LeaseState {
   Instant ended_at() const noexcept { return ended_; }
 
  private:
-  enum class Phase { held, releasing, released, lost };
+  enum class Phase : char { held, releasing, released, lost };
 
+  Span margin() const noexcept { return margin_ < Span::zero() ? ttl_ / 10 : margin_; }
+  void count_from(Instant sent, Span ttl) noexcept;
   void expire(Instant now) noexcept;
 
   Phase phase_ = Phase::held;
   LossReason reason_ = LossReason::expired;
+  bool warns_ = false;
   Instant acquired_;
+  Span ttl_;  // that validity is counted with
   Instant valid_until_;
+  Span ttl_without_renewal_{};
   Instant valid_without_renewal_{};
   Instant ended_{};
   Span shortest_in_doubt_ = Span::max();
+  Span margin_;  // negative: none was given
 };
 
 }  // namespace redlease::inline v1::core

@@ -7,11 +7,16 @@
 
 namespace redlease::inline v1::core {
 
+void LeaseState::count_from(Instant sent, Span ttl) noexcept {
+  ttl_ = ttl;
+  valid_until_ = sent + ttl - drift(ttl);
+}
+
 void LeaseState::expire(Instant now) noexcept {
-  if (phase_ == Phase::held && now >= valid_until_) {
+  if (phase_ == Phase::held && now >= ends_at()) {
     phase_ = Phase::lost;
     reason_ = LossReason::expired;
-    ended_ = valid_until_;
+    ended_ = ends_at();
   }
 }
 
@@ -31,19 +36,21 @@ bool LeaseState::may_release(Instant now) noexcept {
 }
 
 void LeaseState::begin_renewal(Instant now, Span ttl) noexcept {
+  ttl_without_renewal_ = ttl_;
   valid_without_renewal_ = valid_until_;
-  valid_until_ = std::min(valid_until_, now + ttl - drift(ttl));
+  if (now + ttl - drift(ttl) < valid_until_) count_from(now, ttl);
 }
 
 void LeaseState::renewed(Instant sent, Span ttl, Instant now) noexcept {
   if (!held(now)) return;
-  const auto counted = std::min(ttl, shortest_in_doubt_);
-  valid_until_ = sent + counted - drift(counted);
+  count_from(sent, std::min(ttl, shortest_in_doubt_));
   expire(now);
 }
 
 void LeaseState::renewal_refused() noexcept {
-  if (phase_ == Phase::held) valid_until_ = valid_without_renewal_;
+  if (phase_ != Phase::held) return;
+  ttl_ = ttl_without_renewal_;
+  valid_until_ = valid_without_renewal_;
 }
 
 void LeaseState::renewal_in_doubt(Span ttl) noexcept {

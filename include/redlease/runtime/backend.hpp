@@ -5,6 +5,7 @@
 #include <memory>
 
 #include <redlease/options.hpp>
+#include <redlease/runtime/keeper.hpp>
 #include <redlease/runtime/notifier.hpp>
 #include <redlease/store/lease_store.hpp>
 #include <redlease/wire/pipelines.hpp>
@@ -12,17 +13,21 @@
 
 namespace redlease::inline v1::runtime {
 
-/// What a client and its leases share within one process: connections and the notifier.
+/// What a client and its leases share within one process: connections, keeper and notifier.
 struct Backend {
   Backend(const wire::Endpoint& endpoint, const ClientOptions& options);
-  ~Backend() { pipelines.close(); }
+  ~Backend();
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
+
+  /// In a child process: closes the inherited descriptors, and nothing else.
+  void abandon() noexcept;
 
   const unsigned generation;  // of the process: see process_generation()
   Notifier notifier;
   wire::Pipelines pipelines;
   store::LeaseStore store;
+  Keeper keeper;
   Backend* inherited = nullptr;  // in a child process: what the parent's threads may have locked
 };
 

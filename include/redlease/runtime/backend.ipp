@@ -11,7 +11,18 @@ Backend::Backend(const wire::Endpoint& endpoint, const ClientOptions& options)
       notifier(options.observer),
       pipelines(endpoint, {options.connect_timeout, options.command_timeout},
                 options.max_connections),
-      store(pipelines, endpoint.address()) {}
+      store(pipelines, endpoint.address()),
+      keeper(pipelines.connector(), notifier) {}
+
+Backend::~Backend() {
+  keeper.stop();
+  pipelines.close();
+}
+
+void Backend::abandon() noexcept {
+  pipelines.abandon();
+  keeper.abandon();
+}
 
 ClientState::ClientState(wire::Endpoint endpoint, ClientOptions options)
     : endpoint_(std::move(endpoint)),
@@ -23,7 +34,7 @@ ClientState::~ClientState() {
   if (backend->generation == detail::process_generation()) {
     delete backend;
   } else {
-    backend->pipelines.abandon();
+    backend->abandon();
   }
 }
 
@@ -33,7 +44,7 @@ Backend& ClientState::here() {
   auto fresh = std::make_unique<Backend>(endpoint_, options_);
   fresh->inherited = backend;
   if (backend_.compare_exchange_strong(backend, fresh.get(), std::memory_order_acq_rel)) {
-    fresh->inherited->pipelines.abandon();
+    fresh->inherited->abandon();
     return *fresh.release();
   }
   return *backend;

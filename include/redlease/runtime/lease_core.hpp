@@ -4,24 +4,42 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
 #include <redlease/core/lease_state.hpp>
+#include <redlease/core/renewal_plan.hpp>
 #include <redlease/error.hpp>
 #include <redlease/observer.hpp>
+#include <redlease/options.hpp>
 #include <redlease/runtime/backend.hpp>
+#include <redlease/runtime/keeper.hpp>
 #include <redlease/store/lease_store.hpp>
 #include <redlease/token.hpp>
 
 namespace redlease::inline v1::detail {
 
+/// How a lease is to be held: LeaseOptions, as checked, with the defaults filled in.
+struct Terms {
+  explicit Terms(const LeaseOptions& options);
+
+  std::chrono::milliseconds ttl;
+  std::optional<core::RenewalPlan::Terms> renewal;  // with auto_renew
+  std::optional<std::chrono::nanoseconds> safety_margin;
+  const std::string& label;
+};
+
 /// What stands behind a Lease handle: the key and token, what may be believed of them, and the
 /// verbs, which take turns. See lease.hpp for what each of them promises.
-class LeaseCore {
+class LeaseCore final : public runtime::Kept {
  public:
   LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_view key,
-            const store::Grant& grant, std::chrono::milliseconds ttl, std::string label);
+            const store::Grant& grant, const Terms& terms);
+
+  /// With auto_renew: has the keeper keep it from now on. To be called once, when the lease is
+  /// handed out; the keeper must have been started.
+  void begin_keeping() noexcept;
 
   const std::string& key() const noexcept { return key_; }
   const Token& token() const noexcept { return token_; }
@@ -31,6 +49,7 @@ class LeaseCore {
   bool held() noexcept;
   std::optional<Loss> loss();
   void ensure_held(std::chrono::nanoseconds min);
+  std::stop_token stop_token();
 
   void renew(std::chrono::milliseconds ttl);
   void release();
@@ -40,14 +59,26 @@ class LeaseCore {
   static void let_go(std::unique_ptr<LeaseCore> core) noexcept;
 
  private:
+  class ByHand;
+
+  // For the keeper.
+  Step look(Clock::time_point now, bool joining) noexcept override;
+  std::optional<Clock::time_point> begin_renewal(Clock::time_point now,
+                                                 store::Renewal& renewal) noexcept override;
+  void renewed(Clock::time_point sent, Clock::time_point now) noexcept override;
+  void not_ours(store::Ownership found, Clock::time_point now) noexcept override;
+  void not_renewed(const store::Failure* failure, Clock::time_point now) noexcept override;
+
   bool ours() const noexcept;
+  Clock::time_point next_step(Clock::time_point now) const noexcept;
+  bool is_lost(Clock::time_point now) noexcept;
+  void leave_keeper() noexcept;
   Loss make_loss(LossReason reason) const;
   [[noreturn]] void throw_not_held(const char* operation) const;
   void require_held(const char* operation, Clock::time_point now);
   void tell(Event::Kind kind, Clock::time_point now,
             std::optional<LossReason> reason = {}) noexcept;
   void tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept;
-  void tell_of_loss(LossReason reason) noexcept;
   static void on_answer(void* context, wire::Outcome&& outcome) noexcept;
   bool answered(const wire::Outcome& outcome);
 
@@ -56,11 +87,16 @@ class LeaseCore {
   const std::string key_;
   const Token token_;
   const std::chrono::milliseconds ttl_;
-  const std::string label_;
+  const std::unique_ptr<const std::string> label_;  // mostly there is none
 
   std::mutex turn_;   // one renewal or release at a time
   std::mutex mutex_;  // guards what follows; never held during I/O
   core::LeaseState state_;
+  core::RenewalPlan plan_;
+  std::unique_ptr<runtime::StopRequest> stop_request_;  // if stop_token() was asked for
+  bool kept_ = false;                                   // by the keeper
+  bool renewing_ = false;                               // so is the keeper
+  bool by_hand_ = false;  // one of the verbs is at work: the keeper must not renew
   bool loss_told_ = false;
   bool doubted_ = false;  // a release may have run, or may run yet
   int tries_ = 0;         // of a posted release that failed

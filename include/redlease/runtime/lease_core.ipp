@@ -12,15 +12,39 @@ namespace redlease::inline v1::detail {
 using namespace std::chrono_literals;
 using store::Ownership;
 
+Terms::Terms(const LeaseOptions& options) : ttl(options.ttl.ceil_ms()), label(options.label) {
+  if (options.safety_margin) safety_margin = *options.safety_margin;
+  if (!options.auto_renew) return;
+  renewal.emplace();
+  renewal->ttl = ttl;
+  renewal->every = options.renew_every ? options.renew_every->value() : renewal->ttl / 3;
+  if (options.max_hold) renewal->max_hold = *options.max_hold;
+}
+
 LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_view key,
-                     const store::Grant& grant, std::chrono::milliseconds ttl, std::string label)
+                     const store::Grant& grant, const Terms& terms)
     : client_(std::move(client)),
       backend_(&client_->here()),
       key_(key),
       token_(grant.token),
-      ttl_(ttl),
-      label_(std::move(label)),
-      state_(grant.sent, ttl) {}
+      ttl_(terms.ttl),
+      label_(terms.label.empty() ? nullptr : std::make_unique<const std::string>(terms.label)),
+      state_(grant.sent, terms.ttl, terms.safety_margin) {
+  if (!terms.renewal) return;
+  plan_ = {*terms.renewal, grant.sent};
+  state_.warn_before_end();
+}
+
+void LeaseCore::begin_keeping() noexcept {
+  if (!plan_.renews()) return;
+  Clock::time_point next;
+  {
+    const std::lock_guard lock{mutex_};
+    kept_ = true;
+    next = next_step(Clock::now());
+  }
+  backend_->keeper.keep(*this, next);
+}
 
 // A copy that came with fork() must not even take a lock: a thread of the parent may have held it.
 bool LeaseCore::ours() const noexcept { return backend_->generation == process_generation(); }
@@ -35,13 +59,56 @@ std::chrono::nanoseconds LeaseCore::remaining() noexcept {
 
 bool LeaseCore::held() noexcept { return remaining() > std::chrono::nanoseconds{0}; }
 
+// Under mutex_. Whoever notices a loss first has it told.
+bool LeaseCore::is_lost(Clock::time_point now) noexcept {
+  const auto reason = state_.loss(now);
+  if (reason && !std::exchange(loss_told_, true)) {
+    tell(Event::Kind::lost, state_.ended_at(), reason);
+    if (stop_request_) {
+      backend_->notifier.request_stop(std::move(stop_request_));
+      backend_->keeper.nudge();
+    }
+  }
+  return reason.has_value();
+}
+
 std::optional<Loss> LeaseCore::loss() {
   if (!ours()) return std::nullopt;
   const std::lock_guard lock{mutex_};
-  const auto reason = state_.loss(Clock::now());
-  if (!reason) return std::nullopt;
-  tell_of_loss(*reason);
-  return make_loss(*reason);
+  const auto now = Clock::now();
+  if (!is_lost(now)) return std::nullopt;
+  return make_loss(*state_.loss(now));
+}
+
+std::stop_token LeaseCore::stop_token() {
+  const auto given_out = [this]() -> std::optional<std::stop_token> {
+    if (stop_request_) return stop_request_->source.get_token();
+    if (!is_lost(Clock::now()) && !state_.is_released()) return std::nullopt;
+    std::stop_source over;
+    over.request_stop();
+    return over.get_token();
+  };
+  if (!ours()) throw_not_held("stop_token");
+  {
+    const std::lock_guard lock{mutex_};
+    if (auto token = given_out()) return *token;
+  }
+  auto request = std::make_unique<runtime::StopRequest>();
+  backend_->notifier.start();
+  backend_->keeper.start();
+  std::stop_token token;
+  Clock::time_point next;
+  {
+    const std::lock_guard lock{mutex_};
+    if (auto others = given_out()) return *others;
+    stop_request_ = std::move(request);
+    token = stop_request_->source.get_token();
+    kept_ = true;
+    state_.warn_before_end();
+    next = next_step(Clock::now());
+  }
+  backend_->keeper.keep(*this, next);
+  return token;
 }
 
 Loss LeaseCore::make_loss(LossReason reason) const {
@@ -56,9 +123,8 @@ void LeaseCore::throw_not_held(const char* operation) const {
 
 // Under mutex_. Returns if the lease is held, or a release may be tried again.
 void LeaseCore::require_held(const char* operation, Clock::time_point now) {
-  if (const auto reason = state_.loss(now)) {
-    tell_of_loss(*reason);
-    const auto loss = make_loss(*reason);
+  if (is_lost(now)) {
+    const auto loss = make_loss(*state_.loss(now));
     throw LeaseLost{describe(operation, loss), loss};
   }
   if (state_.is_released()) throw_not_held(operation);
@@ -82,11 +148,117 @@ void LeaseCore::ensure_held(std::chrono::nanoseconds min) {
   }
 }
 
+// ---- for the keeper ----------------------------------------------------------------------------
+
+// Under mutex_. When the keeper has something to do.
+Clock::time_point LeaseCore::next_step(Clock::time_point now) const noexcept {
+  const auto end = state_.tell_end_at();
+  if (!plan_.renews() || renewing_ || by_hand_) return end;
+  return std::min(end, std::max(plan_.due(state_.valid_until()), now));
+}
+
+runtime::Kept::Step LeaseCore::look(Clock::time_point now, bool joining) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (state_.is_released() || state_.is_releasing()) return {Clock::time_point::max()};
+  if (now >= state_.tell_end_at()) state_.lost(LossReason::expired, now);
+  if (is_lost(now)) return {Clock::time_point::max()};
+  const bool may_renew = plan_.renews() && !renewing_ && !by_hand_;
+  if (may_renew) {
+    const auto valid_until = state_.valid_until();
+    const auto due = joining ? plan_.may_join_at(valid_until) : plan_.due(valid_until);
+    if (now >= due) return {state_.tell_end_at(), true};
+  }
+  return {next_step(now)};
+}
+
+std::optional<Clock::time_point> LeaseCore::begin_renewal(Clock::time_point now,
+                                                          store::Renewal& renewal) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (by_hand_ || !state_.held(now)) return std::nullopt;
+  renewing_ = true;
+  state_.begin_renewal(now, ttl_);
+  renewal = {key_, token_.reveal(), ttl_};
+  return core::RenewalPlan::try_until(now, state_.ends_at());
+}
+
+void LeaseCore::renewed(Clock::time_point sent, Clock::time_point now) noexcept {
+  const std::lock_guard lock{mutex_};
+  renewing_ = false;
+  state_.renewed(sent, ttl_, now);
+  plan_.succeeded();
+  if (!is_lost(now)) tell(Event::Kind::renewed, now);
+}
+
+void LeaseCore::not_ours(store::Ownership found, Clock::time_point now) noexcept {
+  const std::lock_guard lock{mutex_};
+  renewing_ = false;
+  state_.lost(found == Ownership::other ? LossReason::taken : LossReason::missing, now);
+  is_lost(now);
+}
+
+void LeaseCore::not_renewed(const store::Failure* failure, Clock::time_point now) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (std::exchange(renewing_, false)) {
+    if (failure != nullptr && failure->in_doubt) {
+      state_.renewal_in_doubt(ttl_);
+    } else {
+      state_.renewal_refused();
+    }
+  }
+  if (failure == nullptr) return;
+  plan_.failed(now, state_.ends_at());
+  if (is_lost(now) || !backend_->notifier.listening()) return;
+  try {
+    auto described = *failure;
+    described.what = backend_->store.describe("renew", key_, failure->what);
+    tell_of_trouble(Event::Kind::renew_failed, described);
+  } catch (...) {
+    // No memory for an event.
+  }
+}
+
+// While a verb is at work: the keeper doesn't renew, but notices the end. A renewal of its own that
+// is under way is waited for first; if that takes too long, it may run yet.
+class LeaseCore::ByHand {
+ public:
+  explicit ByHand(LeaseCore& core) : core_(core), turn_(core.turn_) {
+    Clock::time_point until;
+    {
+      const std::lock_guard lock{core_.mutex_};
+      core_.by_hand_ = true;
+      if (!core_.renewing_) return;
+      const auto& timeouts = core_.backend_->pipelines.timeouts();
+      until = std::min(Clock::now() + timeouts.command, core_.state_.ends_at());
+    }
+    if (core_.backend_->keeper.settle(core_, until)) return;
+    const std::lock_guard lock{core_.mutex_};
+    core_.state_.renewal_in_doubt(core_.ttl_);
+  }
+
+  ~ByHand() {
+    Clock::time_point next;
+    {
+      const std::lock_guard lock{core_.mutex_};
+      core_.by_hand_ = false;
+      const auto now = Clock::now();
+      if (!core_.kept_ || !core_.state_.held(now)) return;
+      next = core_.next_step(now);
+    }
+    core_.backend_->keeper.keep(core_, next);
+  }
+  ByHand(const ByHand&) = delete;
+  ByHand& operator=(const ByHand&) = delete;
+
+ private:
+  LeaseCore& core_;
+  const std::lock_guard<std::mutex> turn_;
+};
+
 // ---- renew and release -------------------------------------------------------------------------
 
 void LeaseCore::renew(std::chrono::milliseconds ttl) {
   if (!ours()) throw_not_held("renew");
-  const std::lock_guard turn{turn_};
+  const ByHand by_hand{*this};
   Clock::time_point limit;
   {
     const std::lock_guard lock{mutex_};
@@ -96,7 +268,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
       throw Error{errc::in_doubt, fmt::format("renew {}: a release is in doubt", quote(key_))};
     }
     state_.begin_renewal(now, ttl);
-    limit = state_.valid_until();
+    limit = state_.ends_at();
   }
 
   auto found = backend_->store.renew(key_, token_.reveal(), ttl, limit);
@@ -112,6 +284,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
     state_.renewal_refused();
   } else if (found.ownership == Ownership::ours) {
     state_.renewed(found.sent, ttl, now);
+    plan_.succeeded();
   } else {
     state_.lost(found.ownership == Ownership::other ? LossReason::taken : LossReason::missing, now);
   }
@@ -125,7 +298,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
 
 void LeaseCore::release() {
   if (!ours()) throw_not_held("release");
-  const std::lock_guard turn{turn_};
+  const ByHand by_hand{*this};
   {
     const std::lock_guard lock{mutex_};
     const auto now = Clock::now();
@@ -173,10 +346,11 @@ void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
   try {
     {
       const std::lock_guard turn{core->turn_};
+      core->leave_keeper();
       const std::lock_guard lock{core->mutex_};
       const auto now = Clock::now();
       if (!core->state_.may_release(now)) {
-        if (const auto reason = core->state_.loss(now)) core->tell_of_loss(*reason);
+        core->is_lost(now);
         return;
       }
       core->state_.begin_release();
@@ -187,6 +361,20 @@ void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
   } catch (...) {
     // No memory to write the request: the ttl frees the key.
   }
+}
+
+// A renewal under way is waited for, so that the release comes behind it, unless the lease is lost.
+void LeaseCore::leave_keeper() noexcept {
+  bool held = false;
+  {
+    const std::lock_guard lock{mutex_};
+    if (!kept_) return;
+    by_hand_ = true;
+    held = state_.held(Clock::now());
+  }
+  if (held)
+    (void)backend_->keeper.settle(*this, Clock::now() + backend_->pipelines.timeouts().command);
+  backend_->keeper.forget(*this);
 }
 
 void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {
@@ -212,7 +400,7 @@ bool LeaseCore::answered(const wire::Outcome& outcome) {
         found.ownership == Ownership::other ? LossReason::taken : LossReason::missing;
     const std::lock_guard lock{mutex_};
     state_.lost(doubted_ ? LossReason::unconfirmed : reason, now);
-    tell_of_loss(*state_.loss(now));
+    is_lost(now);
     return true;
   }
   doubted_ = doubted_ || found.failure->in_doubt;
@@ -236,7 +424,7 @@ void LeaseCore::tell(Event::Kind kind, Clock::time_point now,
     event.kind = kind;
     event.key = key_;
     event.fingerprint = token_.fingerprint();
-    event.label = label_;
+    if (label_) event.label = *label_;
     event.server = backend_->store.server();
     const auto end = reason ? state_.ended_at() : now;
     event.held_for = end - state_.acquired_at();
@@ -256,7 +444,7 @@ void LeaseCore::tell_of_trouble(Event::Kind kind, const store::Failure& failure)
     event.kind = kind;
     event.key = key_;
     event.fingerprint = token_.fingerprint();
-    event.label = label_;
+    if (label_) event.label = *label_;
     event.server = backend_->store.server();
     event.error = make_error_code(failure.code);
     event.message = failure.what;
@@ -264,11 +452,6 @@ void LeaseCore::tell_of_trouble(Event::Kind kind, const store::Failure& failure)
   } catch (...) {
     // No memory for an event.
   }
-}
-
-// Under mutex_. At most once per lease.
-void LeaseCore::tell_of_loss(LossReason reason) noexcept {
-  if (!std::exchange(loss_told_, true)) tell(Event::Kind::lost, state_.ended_at(), reason);
 }
 
 }  // namespace redlease::inline v1::detail

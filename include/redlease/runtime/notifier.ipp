@@ -1,9 +1,12 @@
 #ifndef REDLEASE_RUNTIME_NOTIFIER_IPP
 #define REDLEASE_RUNTIME_NOTIFIER_IPP
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <mutex>
+#include <thread>
 
 #include <redlease/runtime/notifier.hpp>
 
@@ -32,72 +35,168 @@ const char* to_string(Event::Kind kind) noexcept {
 }
 
 namespace runtime {
+namespace {
 
-struct Notifier::State {
-  explicit State(std::shared_ptr<Observer> o) : observer(std::move(o)) {}
+// A stop request doesn't wait for longer behind others' callbacks.
+constexpr std::chrono::milliseconds patience{2};
+// Threads that were needed for a while end when they have had nothing to do for so long.
+constexpr std::chrono::milliseconds spare_time{200};
+constexpr std::size_t most_workers = 256;
 
-  const std::shared_ptr<Observer> observer;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<Event> events;
-  bool started = false;
-  bool stopping = false;
+}  // namespace
+
+struct Notifier::Worker {
+  std::thread thread;
   bool finished = false;
 };
 
+struct Notifier::State {
+  explicit State(std::shared_ptr<Observer> o) : observer(std::move(o)) {}
+  ~State() { stops.clear_and_dispose(std::default_delete<StopRequest>{}); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  void reap() {
+    std::erase_if(workers, [](Worker& worker) {
+      if (worker.finished) worker.thread.join();
+      return worker.finished;
+    });
+  }
+  bool may_observe() const noexcept { return !events.empty() && !observing; }
+
+  const std::shared_ptr<Observer> observer;
+  std::mutex mutex;  // guards what follows; never held while user code runs
+  std::condition_variable changed;
+  std::list<Worker> workers;
+  std::size_t idle = 0;
+  std::deque<Event> events;
+  bool observing = false;  // an event is being seen: the next one has to wait
+  boost::intrusive::slist<StopRequest, boost::intrusive::cache_last<true>> stops;
+  std::size_t stops_begun = 0;
+  std::size_t stops_begun_before = 0;  // at the latest assist()
+  Clock::time_point assist_at{};
+  bool stopping = false;
+};
+
 Notifier::Notifier(std::shared_ptr<Observer> observer)
-    : state_(observer ? std::make_shared<State>(std::move(observer)) : nullptr) {}
+    : listening_(observer != nullptr), state_(std::make_shared<State>(std::move(observer))) {}
 
 Notifier::~Notifier() {
-  if (!state_) return;
   std::unique_lock lock{state_->mutex};
-  if (!state_->started) return;
   state_->stopping = true;
   state_->changed.notify_all();
-  const bool self = thread_.get_id() == std::this_thread::get_id();
-  const bool finished = !self && state_->changed.wait_for(lock, std::chrono::seconds{1},
-                                                          [this] { return state_->finished; });
-  lock.unlock();
-  if (finished) {
-    thread_.join();
-  } else {
-    thread_.detach();
+  const auto self = std::this_thread::get_id();
+  state_->changed.wait_for(lock, std::chrono::seconds{1}, [&] {
+    return std::all_of(state_->workers.begin(), state_->workers.end(), [&](const Worker& worker) {
+      return worker.finished || worker.thread.get_id() == self;
+    });
+  });
+  for (auto& worker : state_->workers) {
+    if (worker.finished) {
+      worker.thread.join();
+    } else {
+      worker.thread.detach();
+    }
+  }
+}
+
+void Notifier::start_worker(const std::shared_ptr<State>& state) {
+  state->reap();
+  auto& worker = state->workers.emplace_back();
+  try {
+    worker.thread = std::thread{[state, &worker] { run(state, worker); }};
+  } catch (...) {
+    state->workers.pop_back();
+    throw;
   }
 }
 
 void Notifier::notify(Event event) noexcept {
-  if (!state_) return;
+  if (!listening_) return;
   try {
     const std::lock_guard lock{state_->mutex};
     state_->events.push_back(std::move(event));
-    if (!state_->started) {
-      thread_ = std::thread{[state = state_] { run(state); }};
-      state_->started = true;
-    }
+    if (state_->workers.empty()) start_worker(state_);
     state_->changed.notify_one();
   } catch (...) {
     // Nobody could be told of this either.
   }
 }
 
-void Notifier::run(const std::shared_ptr<State>& state) {
+void Notifier::start() {
+  const std::lock_guard lock{state_->mutex};
+  if (state_->workers.empty()) start_worker(state_);
+}
+
+void Notifier::request_stop(std::unique_ptr<StopRequest> request) noexcept {
+  const std::lock_guard lock{state_->mutex};
+  state_->stops.push_back(*request.release());
+  state_->changed.notify_one();
+}
+
+Clock::time_point Notifier::assist(Clock::time_point now) noexcept {
+  const std::lock_guard lock{state_->mutex};
+  auto& state = *state_;
+  if (state.stops.empty()) return Clock::time_point::max();
+  const bool stuck = state.stops_begun == state.stops_begun_before;
+  if (stuck && now < state.assist_at) return state.assist_at;
+  if (stuck) {
+    // As many again as there are: should all of them sleep, the last request is not far behind.
+    auto more = std::min({state.workers.size(), state.stops.size(),
+                          most_workers - std::min(most_workers, state.workers.size())});
+    try {
+      for (; more > 0; --more) start_worker(state_);
+    } catch (...) {
+      // Tried again soon.
+    }
+  }
+  state.stops_begun_before = state.stops_begun;
+  return state.assist_at = now + patience;
+}
+
+void Notifier::run(const std::shared_ptr<State>& state, Worker& self) {
   std::unique_lock lock{state->mutex};
+  const auto has_work = [&] {
+    return state->stopping || !state->stops.empty() || state->may_observe();
+  };
   for (;;) {
-    state->changed.wait(lock, [&] { return state->stopping || !state->events.empty(); });
-    if (state->events.empty()) break;
-    {
-      const auto event = std::move(state->events.front());
+    if (!state->stops.empty()) {
+      std::unique_ptr<StopRequest> request{&state->stops.front()};
+      state->stops.pop_front();
+      ++state->stops_begun;
+      if (state->may_observe()) state->changed.notify_one();
+      lock.unlock();
+      request->source.request_stop();
+      request.reset();
+      lock.lock();
+    } else if (state->may_observe()) {
+      auto event = std::move(state->events.front());
       state->events.pop_front();
+      state->observing = true;
       lock.unlock();
       try {
         state->observer->on_event(event);
       } catch (...) {
         // An observer's trouble is its own.
       }
+      event = {};
+      lock.lock();
+      state->observing = false;
+    } else if (state->stopping) {
+      break;
+    } else {
+      const bool spare = state->idle > 0;
+      ++state->idle;
+      if (!spare) {
+        state->changed.wait(lock, has_work);
+      } else if (!state->changed.wait_for(lock, spare_time, has_work) && state->idle > 1) {
+        --state->idle;
+        break;
+      }
+      --state->idle;
     }
-    lock.lock();
   }
-  state->finished = true;
+  self.finished = true;
   state->changed.notify_all();
 }
 

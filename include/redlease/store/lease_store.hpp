@@ -94,6 +94,9 @@ class LeaseStore {
   void ping();
 
   const std::string& server() const noexcept { return server_; }
+  /// The text of a failure: operation, key and server, and why.
+  std::string describe(std::string_view operation, std::string_view key,
+                       std::string_view cause) const;
 
  private:
   Clock::time_point deadline(Clock::time_point limit) const;
@@ -113,8 +116,6 @@ class LeaseStore {
                              std::chrono::milliseconds ttl, const wire::Outcome& outcome);
   void clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
                 const wire::Outcome& doubtful);
-  std::string describe(std::string_view operation, std::string_view key,
-                       std::string_view cause) const;
   Acquisition resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,
                               const Token& token, const wire::Outcome& in_doubt,
                               Clock::time_point limit);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -10,15 +11,53 @@
 
 namespace redlease::inline v1::wire {
 
+/// "*3\r\n", "$5\r\n": what stands before the arguments of a request, and before each of them.
+class CommandHeader {
+ public:
+  CommandHeader(char type, std::size_t number) noexcept {
+    text_[0] = type;
+    char* end = std::to_chars(text_.data() + 1, text_.data() + text_.size() - 2, number).ptr;
+    *end++ = '\r';
+    *end++ = '\n';
+    size_ = static_cast<std::size_t>(end - text_.data());
+  }
+  std::string_view text() const noexcept { return {text_.data(), size_}; }
+
+ private:
+  std::array<char, 24> text_;  // written by the constructor, as far as it is read
+  std::size_t size_;
+};
+
+/// Appends a request to a string, argument by argument; their number must be known.
+class CommandWriter {
+ public:
+  CommandWriter(std::string& out, std::size_t arguments) : out_(out) {
+    out_ += CommandHeader{'*', arguments}.text();
+  }
+  void add(std::string_view argument) {
+    out_ += CommandHeader{'$', argument.size()}.text();
+    out_ += argument;
+    out_ += "\r\n";
+  }
+  void add(std::uint64_t number) {
+    std::array<char, 24> text;  // NOLINT(cppcoreguidelines-pro-type-member-init): written below
+    const char* end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
+    add({text.data(), static_cast<std::size_t>(end - text.data())});
+  }
+
+ private:
+  std::string& out_;
+};
+
 /// A request as it goes over the wire: an array of bulk strings, each with its length, so that
 /// arguments are binary-safe and nothing in them can become a command. Usual requests fit into
 /// the object; longer ones go to the heap.
 class Command {
  public:
   Command(std::initializer_list<std::string_view> arguments) {
-    header('*', arguments.size());
+    append(CommandHeader{'*', arguments.size()}.text());
     for (const auto argument : arguments) {
-      header('$', argument.size());
+      append(CommandHeader{'$', argument.size()}.text());
       append(argument);
       append("\r\n");
     }
@@ -29,15 +68,6 @@ class Command {
   }
 
  private:
-  void header(char type, std::size_t number) {
-    std::array<char, 24> text;  // NOLINT(cppcoreguidelines-pro-type-member-init): written below
-    text[0] = type;
-    char* end = std::to_chars(text.data() + 1, text.data() + text.size() - 2, number).ptr;
-    *end++ = '\r';
-    *end++ = '\n';
-    append({text.data(), static_cast<std::size_t>(end - text.data())});
-  }
-
   void append(std::string_view text) {
     if (long_.empty()) {
       if (size_ + text.size() <= short_.size()) {

@@ -8,23 +8,15 @@
 #include <redlease/clock.hpp>
 #include <redlease/wire/reply.hpp>
 #include <redlease/wire/socket.hpp>
-#include <redlease/wire/url.hpp>
 
 struct redisReader;
 
 namespace redlease::inline v1::wire {
 
-class Resolver;
-
-/// A connection that has logged in, chosen its database and got its name. open() is the only way
-/// to get one, so that no reconnect can forget a step (field report B08). One thread at a time.
+/// A connection that has logged in, chosen its database and got its name. An Opening is the only
+/// way to get one, so that no reconnect can forget a step (field report B08). One thread at a time.
 class Connection {
  public:
-  /// Resolves, connects (each address in turn) and logs in, all before `deadline`. Throws Error:
-  /// unavailable, rejected (AUTH, SELECT, ... refused) or protocol. `usual_wait`: see Socket.
-  static std::unique_ptr<Connection> open(const Endpoint& endpoint, Resolver& resolver,
-                                          std::chrono::nanoseconds usual_wait,
-                                          Clock::time_point deadline);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -35,6 +27,8 @@ class Connection {
   /// Reads once, waiting for bytes until `deadline`. They come out of next_reply(). Bytes that
   /// trickle in behind the deadline do not count: that is a timeout, too.
   Io receive(Clock::time_point deadline);
+  /// Reads what is there; `timeout` if that is nothing.
+  Io receive_available();
 
   enum class Parsed { reply, incomplete, nonsense };
   /// Takes the next complete reply out of what was received.
@@ -44,7 +38,8 @@ class Connection {
   bool has_unparsed() const noexcept;
 
   Socket::Look peek() const noexcept { return socket_.peek(); }
-  /// The instant of the latest complete reply, or of open().
+  int fd() const noexcept { return socket_.fd(); }
+  /// The instant of the latest complete reply, or of connecting.
   Clock::time_point last_heard() const noexcept { return last_heard_; }
   /// What went wrong, for a message, after an Io other than done or a Parsed::nonsense.
   std::string describe(Io outcome) const;
@@ -54,9 +49,9 @@ class Connection {
   void abandon() noexcept { socket_.close(); }
 
  private:
+  friend class Opening;
   Connection();
-  void log_in(const Endpoint& endpoint, Clock::time_point deadline);
-  Reply round_trip_reply(Clock::time_point deadline, const char* step);
+  Io read(Clock::time_point deadline);
 
   struct FreeReader {
     void operator()(redisReader* reader) const noexcept;

@@ -8,6 +8,7 @@
 #include <redlease/clock.hpp>
 #include <redlease/error.hpp>
 #include <redlease/wire/connection.hpp>
+#include <redlease/wire/opening.hpp>
 #include <redlease/wire/resolver.hpp>
 #include <redlease/wire/url.hpp>
 
@@ -28,6 +29,10 @@ class Connector {
 
   /// A connection that is ready for use. Throws Error.
   std::unique_ptr<Connection> open(Clock::time_point deadline);
+  /// The same step by step, for those who must not wait. Throws Error.
+  Opening begin(Clock::time_point deadline);
+  /// The connection when it is ready; null while it takes longer. Throws Error.
+  std::unique_ptr<Connection> advance(Opening& opening);
 
   /// Tells what became of a connection: it answered its first command, or broke before that.
   void worked();

@@ -17,6 +17,14 @@ constexpr std::chrono::milliseconds longest_pause{100};
 }  // namespace
 
 std::unique_ptr<Connection> Connector::open(Clock::time_point deadline) {
+  auto opening = begin(deadline);
+  for (;;) {
+    if (auto connection = advance(opening)) return connection;
+    opening.wait();
+  }
+}
+
+Opening Connector::begin(Clock::time_point deadline) {
   const auto now = Clock::now();
   if (now >= deadline) throw Error{errc::unavailable, "timed out before connecting"};
   {
@@ -27,13 +35,18 @@ std::unique_ptr<Connection> Connector::open(Clock::time_point deadline) {
                                           last_cause_, pause.count())};
     }
   }
+  const bool cut_short = deadline < now + timeouts_.connect;
+  return {endpoint_, resolver_, timeouts_.command, cut_short ? deadline : now + timeouts_.connect,
+          cut_short};
+}
+
+std::unique_ptr<Connection> Connector::advance(Opening& opening) {
   try {
-    return Connection::open(endpoint_, resolver_, timeouts_.command,
-                            std::min(deadline, now + timeouts_.connect));
+    return opening.advance();
   } catch (const Error& error) {
     // One who had no time for it says nothing about the server.
-    const bool cut_short = Clock::now() >= deadline && deadline < now + timeouts_.connect;
-    if (!cut_short) failed(static_cast<errc>(error.code().value()), error.what());
+    const bool no_time = opening.is_cut_short() && Clock::now() >= opening.deadline();
+    if (!no_time) failed(static_cast<errc>(error.code().value()), error.what());
     throw;
   }
 }

@@ -46,6 +46,7 @@ class Pipelines {
   void close() noexcept;
 
   bool connected() const noexcept;
+  Connector& connector() noexcept { return connector_; }
   const Timeouts& timeouts() const noexcept { return connector_.timeouts(); }
 
   /// In a child process: closes the inherited descriptors, and nothing else.

@@ -15,9 +15,10 @@
 namespace redlease::inline v1::wire {
 
 struct Resolver::Lookup {
+  std::string host;
   bool done = false;
   int error = 0;
-  std::vector<Address> addresses;
+  std::vector<Address> found;
 };
 
 struct Resolver::State {
@@ -50,39 +51,46 @@ int look_up(const std::string& host, std::uint16_t port, int flags, std::vector<
 
 std::shared_ptr<Resolver::State> Resolver::make_state() { return std::make_shared<State>(); }
 
-std::vector<Address> Resolver::resolve(const std::string& host, std::uint16_t port,
-                                       Clock::time_point deadline) {
-  std::vector<Address> literal;
-  if (look_up(host, port, AI_NUMERICHOST, literal) == 0) return literal;
+std::shared_ptr<const Resolver::Lookup> Resolver::begin(const std::string& host,
+                                                        std::uint16_t port) {
+  auto lookup = std::make_shared<Lookup>();
+  lookup->host = host;
+  lookup->done = look_up(host, port, AI_NUMERICHOST, lookup->found) == 0;
+  if (lookup->done) return lookup;
 
-  std::unique_lock lock{state_->mutex};
-  if (!state_->current) {
-    auto lookup = state_->current = std::make_shared<Lookup>();
-    try {
-      std::thread{[state = state_, lookup, host, port] {
-        std::vector<Address> addresses;
-        const int error = look_up(host, port, 0, addresses);
-        const std::lock_guard guard{state->mutex};
-        *lookup = {true, error, std::move(addresses)};
-        state->current.reset();
-        state->finished.notify_all();
-      }}.detach();
-    } catch (const std::system_error& e) {
-      state_->current.reset();
-      throw Error{errc::unavailable,
-                  fmt::format("cannot start resolving '{}': {}", host, e.code().message())};
-    }
-  }
-  const auto lookup = state_->current;
-  const auto until = std::chrono::steady_clock::now() + (deadline - Clock::now());
-  if (!state_->finished.wait_until(lock, until, [&] { return lookup->done; })) {
-    throw Error{errc::unavailable, fmt::format("resolving '{}' timed out", host)};
-  }
-  if (lookup->error != 0) {
+  const std::lock_guard lock{state_->mutex};
+  if (state_->current) return state_->current;
+  try {
+    std::thread{[state = state_, lookup, port] {
+      std::vector<Address> found;
+      const int error = look_up(lookup->host, port, 0, found);
+      const std::lock_guard guard{state->mutex};
+      lookup->error = error;
+      lookup->found = std::move(found);
+      lookup->done = true;
+      state->current.reset();
+      state->finished.notify_all();
+    }}.detach();
+  } catch (const std::system_error& e) {
     throw Error{errc::unavailable,
-                fmt::format("resolving '{}': {}", host, ::gai_strerror(lookup->error))};
+                fmt::format("cannot start resolving '{}': {}", host, e.code().message())};
   }
-  return lookup->addresses;
+  return state_->current = lookup;
+}
+
+bool Resolver::wait(const Lookup& lookup, Clock::time_point deadline) const {
+  std::unique_lock lock{state_->mutex};
+  const auto done = [&lookup] { return lookup.done; };
+  const auto now = Clock::now();
+  if (deadline <= now) return done();
+  return state_->finished.wait_until(lock, std::chrono::steady_clock::now() + (deadline - now),
+                                     done);
+}
+
+const std::vector<Address>& Resolver::addresses(const Lookup& lookup) {
+  if (lookup.error == 0) return lookup.found;
+  throw Error{errc::unavailable,
+              fmt::format("resolving '{}': {}", lookup.host, ::gai_strerror(lookup.error))};
 }
 
 }  // namespace redlease::inline v1::wire

@@ -28,10 +28,12 @@ class Socket {
   Socket& operator=(Socket&& other) noexcept;
   ~Socket() { close(); }
 
-  /// Connects, and sets TCP_NODELAY, keep-alive and TCP_USER_TIMEOUT where they apply.
-  /// `usual_wait` is how long reads mostly may take: see receive().
-  Io connect(const sockaddr& address, std::size_t size, std::chrono::nanoseconds usual_wait,
-             Clock::time_point deadline);
+  /// Begins to connect, with TCP_NODELAY, keep-alive and TCP_USER_TIMEOUT where they apply, and
+  /// doesn't wait: see finish_connect(). False if that failed at once; errno says why.
+  bool begin_connect(const sockaddr& address, std::size_t size);
+  /// Doesn't wait either: `timeout` while it takes longer. `usual_wait` is how long reads mostly
+  /// may take: see receive().
+  Io finish_connect(std::chrono::nanoseconds usual_wait);
 
   /// Sends all of `bytes`. `sent` tells how many the kernel took, also when it ends early.
   Io send(std::string_view bytes, Clock::time_point deadline, std::size_t& sent);
@@ -43,12 +45,13 @@ class Socket {
   /// What a read would find. Doesn't block and reads nothing.
   Look peek() const noexcept;
 
+  /// Waits for an event of poll(2).
+  Io wait(short events, Clock::time_point deadline) const;
+
   void close() noexcept;
   int fd() const noexcept { return fd_; }
 
  private:
-  Io wait(short events, Clock::time_point deadline) const;
-
   int fd_ = -1;
   std::chrono::nanoseconds blocking_wait_{0};  // SO_RCVTIMEO as it is set on the socket
 };

@@ -46,24 +46,26 @@ void Socket::close() noexcept {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
-Io Socket::connect(const sockaddr& address, std::size_t size, std::chrono::nanoseconds usual_wait,
-                   Clock::time_point deadline) {
+bool Socket::begin_connect(const sockaddr& address, std::size_t size) {
   close();
   fd_ = ::socket(address.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd_ < 0) return Io::failed;
+  if (fd_ < 0) return false;
   if (address.sa_family != AF_UNIX) set_tcp_options(fd_);
+  if (::connect(fd_, &address, static_cast<socklen_t>(size)) == 0) return true;
+  // An interrupted connect goes on by itself, like one that is in progress.
+  return errno == EINPROGRESS || errno == EINTR;
+}
 
-  if (::connect(fd_, &address, static_cast<socklen_t>(size)) != 0) {
-    // An interrupted connect goes on by itself, like one that is in progress.
-    if (errno != EINPROGRESS && errno != EINTR) return Io::failed;
-    if (const auto waited = wait(POLLOUT, deadline); waited != Io::done) return waited;
-    int error = 0;
-    socklen_t length = sizeof error;
-    if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Io::failed;
-    if (error != 0) {
-      errno = error;
-      return Io::failed;
-    }
+Io Socket::finish_connect(std::chrono::nanoseconds usual_wait) {
+  pollfd entry{fd_, POLLOUT, 0};
+  const int ready = ::poll(&entry, 1, 0);
+  if (ready == 0 || (ready < 0 && errno == EINTR)) return Io::timeout;
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Io::failed;
+  if (error != 0) {
+    errno = error;
+    return Io::failed;
   }
 
   // Reads that may take their usual time block in recv() itself: one system call instead of

@@ -1,0 +1,48 @@
+#ifndef REDLEASE_CORE_RENEWAL_PLAN_IPP
+#define REDLEASE_CORE_RENEWAL_PLAN_IPP
+
+#include <algorithm>
+
+#include <redlease/core/lease_state.hpp>
+#include <redlease/core/renewal_plan.hpp>
+
+namespace redlease::inline v1::core {
+namespace {
+
+constexpr std::chrono::milliseconds shortest_pause{5};
+constexpr std::chrono::milliseconds longest_pause{500};
+
+}  // namespace
+
+RenewalPlan::RenewalPlan(const Terms& terms, Instant acquired) noexcept
+    : every_(terms.every), validity_(terms.ttl - drift(terms.ttl)), last_(Instant::max()) {
+  if (terms.max_hold && *terms.max_hold < Instant::max() - acquired) {
+    last_ = acquired + *terms.max_hold;
+  }
+}
+
+// Counted back from the end of validity, so that no renewal shortens what a longer one by hand
+// has given.
+RenewalPlan::Instant RenewalPlan::due(Instant valid_until) const noexcept {
+  const auto due = std::max(valid_until - (validity_ - every_), not_before_);
+  return due < last_ ? due : Instant::max();
+}
+
+RenewalPlan::Instant RenewalPlan::may_join_at(Instant valid_until) const noexcept {
+  const auto next = due(valid_until);
+  if (next == Instant::max()) return next;
+  return std::max(next - every_ / 8, not_before_);
+}
+
+RenewalPlan::Instant RenewalPlan::try_until(Instant now, Instant end) noexcept {
+  return end > now ? now + (end - now) * 2 / 3 : now;
+}
+
+void RenewalPlan::failed(Instant now, Instant end) noexcept {
+  const auto left = std::max(end - now, Span::zero());
+  not_before_ = now + std::clamp<Span>(left / 8, shortest_pause, longest_pause);
+}
+
+}  // namespace redlease::inline v1::core
+
+#endif
