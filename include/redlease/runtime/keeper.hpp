@@ -20,12 +20,14 @@
 
 namespace redlease::inline v1::runtime {
 
-namespace intrusive = boost::intrusive;
-
 /// A lease as its keeper sees it. The functions are called under the keeper's mutex; they must not
-/// block and must not call the keeper.
-class Kept : public intrusive::set_base_hook<intrusive::optimize_size<true>>,
-             public intrusive::list_base_hook<> {
+/// block and must not call the keeper. Plain links: a copy that came with fork() is destroyed as it
+/// was.
+class Kept : public boost::intrusive::set_base_hook<
+                 boost::intrusive::optimize_size<true>,
+                 boost::intrusive::link_mode<boost::intrusive::normal_link>>,
+             public boost::intrusive::list_base_hook<
+                 boost::intrusive::link_mode<boost::intrusive::normal_link>> {
  public:
   Kept(const Kept&) = delete;
   Kept& operator=(const Kept&) = delete;
@@ -96,8 +98,8 @@ class Keeper {
   struct Earlier {
     bool operator()(const Kept& a, const Kept& b) const noexcept { return a.when_ < b.when_; }
   };
-  using Schedule = intrusive::multiset<Kept, intrusive::compare<Earlier>>;
-  using Ready = intrusive::list<Kept>;
+  using Schedule = boost::intrusive::multiset<Kept, boost::intrusive::compare<Earlier>>;
+  using Ready = boost::intrusive::list<Kept>;
   using Request = std::vector<Kept*>;  // null: forgotten
 
   // The thread's.

@@ -138,7 +138,7 @@ void Keeper::run() noexcept {
     more = fail_ready(now) || more;
     connect(now);
     send_requests(now);
-    const auto next = more ? now : next_instant(now);
+    const auto next = more ? std::min(next_instant(now), now) : next_instant(now);
     if (next != waking_at_) wake_at(next);
     lock.unlock();
     communicate(next);

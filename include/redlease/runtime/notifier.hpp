@@ -11,7 +11,8 @@
 namespace redlease::inline v1::runtime {
 
 /// Made beforehand: a loss must be told when memory is used up, too.
-struct StopRequest : boost::intrusive::slist_base_hook<> {
+struct StopRequest : boost::intrusive::slist_base_hook<
+                         boost::intrusive::link_mode<boost::intrusive::normal_link>> {
   std::stop_source source;
 };
 

@@ -167,6 +167,7 @@ Clock::time_point RenewalStream::wake_at(Clock::time_point now) const noexcept {
 }
 
 void RenewalStream::abandon() noexcept {
+  if (opening_) opening_->abandon();
   if (connection_) connection_->abandon();
 }
 

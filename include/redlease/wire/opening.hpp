@@ -36,6 +36,11 @@ class Opening {
     return step_ == Step::connect ? address_until_ : deadline_;
   }
 
+  /// See Connection::abandon().
+  void abandon() noexcept {
+    if (connection_) connection_->abandon();
+  }
+
   Clock::time_point deadline() const noexcept { return deadline_; }
   bool is_cut_short() const noexcept { return cut_short_; }
 
