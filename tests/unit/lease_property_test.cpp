@@ -145,8 +145,10 @@ class History {
     if (!request_) return;
     if (ran_ && request_->answers && now_ >= *request_->answers) {
       if (request_->found == Found::ours) {
+        const bool too_late = now_ >= state_->ends_at();
         state_->renewed(request_->sent, request_->ttl, now_);
         plan_.succeeded();
+        ASSERT_FALSE(too_late && state_->held(now_)) << "revived by a late answer";
       } else {
         state_->lost(request_->found == Found::other ? LossReason::taken : LossReason::missing,
                      now_);
