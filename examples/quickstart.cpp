@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 #include <redlease/redlease.hpp>
+#include <stop_token>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -46,15 +47,13 @@ void rebuild_unless_another_does(redlease::Client& redis) {
 
 // [wait]
 bool book_order(redlease::Client& redis) {
-  // Waits for at most 2 s. The lease lasts 8 s, and ends by itself should this process die.
-  auto lease = redis.acquire("order:lock:10086", {.at_most = 2s}, {.ttl = 8s});
+  // Waits for at most 2 s. Renewed while this works; should this process die, it ends within 8 s.
+  auto lease = redis.acquire("order:lock:10086", {.at_most = 2s}, {.ttl = 8s, .auto_renew = true});
   if (!lease) return false;
 
-  Transaction books;  // rolls back unless it is committed
-  for (int line = 0; line < 3; ++line) {
-    if (lease->remaining() < 4s) lease->renew();  // once more 8 s, from now on
-    books.reserve_stock();
-  }
+  std::stop_token lost = lease->stop_token();  // requested before anybody else may have the lease
+  Transaction books;                           // rolls back unless it is committed
+  for (int line = 0; line < 3 && !lost.stop_requested(); ++line) books.reserve_stock();
   lease->ensure_held(500ms);  // throws LeaseLost unless 500 ms are left for certain
   books.commit();             // the step that can't be undone
   std::error_code late;       // the commit stands, whatever becomes of the release

@@ -13,15 +13,31 @@ for i = 1, #KEYS do
     return redis.error_reply('ERR ttl must be positive')
   end
 end
-local tokens = redis.call('MGET', unpack(KEYS))
+
+-- A token, false if there is no key, or an error; a key that is no string is not ours.
+local function get(key)
+  local token = redis.pcall('GET', key)
+  if type(token) == 'table' and string.find(token.err, 'WRONGTYPE', 1, true) then
+    return ''
+  end
+  return token
+end
+
+local tokens = redis.pcall('MGET', unpack(KEYS))
+local denied = tokens.err -- to a user who needs no more than GET for all else
 local not_ours = {}
 for i = 1, #KEYS do
-  if tokens[i] == ARGV[2 * i - 1] then
+  local token = not denied and tokens[i]
+  if not token then -- to MGET a key that is no string is as good as none
+    token = get(KEYS[i])
+    if type(token) == 'table' then
+      return token
+    end
+  end
+  if token == ARGV[2 * i - 1] then
     redis.call('PEXPIRE', KEYS[i], ARGV[2 * i])
-  elseif tokens[i] or redis.call('EXISTS', KEYS[i]) == 1 then
-    not_ours[#not_ours + 1] = i
   else
-    not_ours[#not_ours + 1] = -i
+    not_ours[#not_ours + 1] = token and i or -i
   end
 end
 return not_ours

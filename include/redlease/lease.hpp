@@ -28,10 +28,15 @@ class LeaseCore;
 ///     was sent, less 1 % for drifting clocks, on a clock that goes on during suspend.
 ///  4. Loss is final. A lost lease never becomes held again and sends nothing more. It is lost
 ///     when the server says that the key is gone or another's, or when validity ends unrenewed.
-///  5. Unknown is not failed. A request whose answer is missing may have run; it is found out
+///  5. The work hears of it in time. stop_token() is requested when the lease is lost, and that is
+///     `safety_margin` before validity ends at the latest: a local timer sees to it while the
+///     network is silent. From then on held(), loss() and LeaseLost say the same.
+///  6. A renewal never creates a key. With `auto_renew` the client's keeper renews the lease every
+///     `renew_every`; what fails is tried again sooner, as long as there is time.
+///  7. Unknown is not failed. A request whose answer is missing may have run; it is found out
 ///     before the call returns, or the call says `errc::in_doubt`.
-///  6. Everything is bounded: see each function. State changes only on a definite answer.
-///  7. A lease belongs to the process that took it: after fork() the child's copy is inert, is
+///  8. Everything is bounded: see each function. State changes only on a definite answer.
+///  9. A lease belongs to the process that took it: after fork() the child's copy is inert, is
 ///     not held, and sends nothing.
 ///
 /// What no lease can promise: to stop a holder that was paused from writing late. It looks at
@@ -40,13 +45,16 @@ class LeaseCore;
 /// key, a version, a conditional update. Nor does it survive a server that loses its memory: Redis
 /// replicates asynchronously.
 ///
-/// What to do on loss: stop, undo what can be undone, and do not touch the resource again; the
-/// next holder may be at work already. Nor can a lease be kept by a server that restarts without
-/// persistence, fails over, evicts keys or is told to delete them: then the next request finds out.
+/// What to do on loss: stop, undo what can be undone, and do not touch the resource again. After a
+/// loss by the clock there is still the safety margin to do that in; after a loss that the server
+/// told, the next holder may be at work already. Long work asks stop_token() between its steps or
+/// registers a callback with it. Nor can a lease be kept by a server that restarts without
+/// persistence, fails over, evicts keys or is told to delete them: then the next request finds out,
+/// with `auto_renew` the next renewal.
 ///
-/// held(), remaining() and loss() may be called from any thread at any time, as may renew() and
-/// release(), which then take turns (and so may wait for each other's time). Moving, swapping and
-/// destroying need the object to oneself. A moved-from lease holds nothing.
+/// held(), remaining(), loss() and stop_token() may be called from any thread at any time, as may
+/// renew() and release(), which then take turns (and so may wait for each other's time). Moving,
+/// swapping and destroying need the object to oneself. A moved-from lease holds nothing.
 class Lease {
  public:
   Lease(Lease&& other) noexcept;
@@ -54,8 +62,9 @@ class Lease {
   Lease& operator=(Lease&& other) noexcept;
   /// Gives the lease back, if it is held: writes the compare-and-delete and doesn't wait for its
   /// answer. Never throws. Blocks only when the connection is lost or clogged, for at most one
-  /// command time-out. What goes wrong reaches the observer. (The last lease of a client that is
-  /// gone already closes its connections: see Client.)
+  /// command time-out, and while a renewal by the keeper is under way, for at most another one.
+  /// What goes wrong reaches the observer. (The last lease of a client that is gone already closes
+  /// its connections: see Client.)
   ~Lease();
 
   /// The key, as given. Empty for a moved-from lease.
@@ -63,7 +72,8 @@ class Lease {
   /// The token in Redis. Throws std::invalid_argument for a moved-from lease.
   const Token& token() const;
 
-  /// How long the key stays ours for certain; zero unless held. Doesn't block.
+  /// How long the key stays ours for certain; zero unless held. It counts to the end of validity,
+  /// which comes `safety_margin` later than the loss by the clock. Doesn't block.
   std::chrono::nanoseconds remaining() const noexcept;
   /// True while the key is ours for certain, provided that the server keeps it (see above). False
   /// from the start of a release. Doesn't block.
@@ -88,7 +98,8 @@ class Lease {
 
   /// Makes the lease last its ttl (as acquired, or the one given) from now on. Blocks for at most
   /// two command time-outs, and a connect time-out if there is no connection, but never beyond the
-  /// validity that is left. Throws LeaseLost; Error{rejected, unavailable} if it did not happen,
+  /// validity that is left. With auto_renew the next renewal of the keeper follows as if this had
+  /// been its own. Throws LeaseLost; Error{rejected, unavailable} if it did not happen,
   /// and {in_doubt, protocol} if it may have: the lease is then held for what was left before, or
   /// for `ttl` from the call if that is shorter. Throws Error{in_doubt} while a release is in
   /// doubt, and std::invalid_argument if there is nothing to renew or the ttl is out of range.
@@ -98,12 +109,14 @@ class Lease {
   /// std::errc::invalid_argument if there is nothing to renew.
   void renew(std::error_code& error) noexcept;
 
-  /// Gives the lease back and waits for the answer: at most two command time-outs, and a connect
-  /// time-out if there is no connection. When it returns the lease was held to that very point.
-  /// Throws LeaseLost if it wasn't. On Error{rejected, unavailable} the lease is still held, with
-  /// its token; on Error{in_doubt, protocol} it may be gone. In both cases release() may be called
-  /// again until validity ends, and else the destructor tries. Throws std::invalid_argument if
-  /// there is nothing to release. Of two threads that release one lease exactly one succeeds.
+  /// Gives the lease back and waits for the answer: at most two command time-outs, a connect
+  /// time-out if there is no connection, and one more command time-out while a renewal by the
+  /// keeper is under way. It stops renewing first; if the release fails, the keeper goes on. When
+  /// it returns the lease was held to that very point. Throws LeaseLost if it wasn't. On
+  /// Error{rejected, unavailable} the lease is still held, with its token; on Error{in_doubt,
+  /// protocol} it may be gone. In both cases release() may be called again until validity ends, and
+  /// else the destructor tries. Throws std::invalid_argument if there is nothing to release. Of two
+  /// threads that release one lease exactly one succeeds.
   void release();
   /// The same, reported in `error`; std::errc::invalid_argument if there is nothing to release.
   void release(std::error_code& error) noexcept;

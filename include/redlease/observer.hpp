@@ -16,8 +16,9 @@ struct Event {
     acquired,          ///< `waited` tells how long the acquisition took
     contended,         ///< a wait, or a single try, ended with the key in another's hands
     renewed,           ///< `left` is the new validity
-    renew_failed,      ///< no definite answer or a refusal; the lease is still held
-    lost,              ///< `reason`, `held_for`
+    renew_failed,      ///< no definite answer or a refusal; the lease is still held for `left`,
+                       ///< and with auto_renew it will be tried again
+    lost,              ///< `reason`, `held_for`; once for a lease
     released,          ///< `held_for`, and `left`: the validity given back
     in_doubt,          ///< a request may or may not have run
     background_error,  ///< a scope exit or a clean-up could not do its work
@@ -29,8 +30,8 @@ struct Event {
   std::string label;        ///< LeaseOptions::label
   std::string server;
   std::chrono::nanoseconds waited{0};
-  std::chrono::nanoseconds held_for{0};
-  std::chrono::nanoseconds left{0};
+  std::chrono::nanoseconds held_for{0};  ///< since the acquisition
+  std::chrono::nanoseconds left{0};      ///< of validity
   std::optional<LossReason> reason;
   std::error_code error;  ///< for renew_failed, in_doubt and background_error
   std::string message;    ///< for people; no secret in it
@@ -40,8 +41,9 @@ struct Event {
 const char* to_string(Event::Kind kind) noexcept;
 
 /// Implemented by those who want to know. Events of one client come one after the other, in the
-/// order in which they happened, on a thread that does nothing else: an observer may take its
-/// time, throw (it is ignored), and use or destroy clients and leases.
+/// order in which they happened, on a thread that runs nothing but user code: an observer may take
+/// its time, throw (it is ignored), call exit(), and use or destroy clients and leases. No renewal
+/// and no stop request waits for it.
 class Observer {
  public:
   virtual ~Observer() = default;

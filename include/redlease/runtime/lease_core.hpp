@@ -76,6 +76,7 @@ class LeaseCore final : public runtime::Kept {
   Loss make_loss(LossReason reason) const;
   [[noreturn]] void throw_not_held(const char* operation) const;
   void require_held(const char* operation, Clock::time_point now);
+  Event event(Event::Kind kind, Clock::time_point now) const;
   void tell(Event::Kind kind, Clock::time_point now,
             std::optional<LossReason> reason = {}) noexcept;
   void tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept;

@@ -80,13 +80,21 @@ std::optional<Loss> LeaseCore::loss() {
   return make_loss(*state_.loss(now));
 }
 
+// For those who ask when it is over. Never destroyed: other threads may ask while statics are.
+static const std::stop_token& stopped() {
+  static const auto& token = *new std::stop_token{[] {
+    std::stop_source source;
+    source.request_stop();
+    return source.get_token();
+  }()};
+  return token;
+}
+
 std::stop_token LeaseCore::stop_token() {
   const auto given_out = [this]() -> std::optional<std::stop_token> {
     if (stop_request_) return stop_request_->source.get_token();
     if (!is_lost(Clock::now()) && !state_.is_released()) return std::nullopt;
-    std::stop_source over;
-    over.request_stop();
-    return over.get_token();
+    return stopped();
   };
   if (!ours()) throw_not_held("stop_token");
   {
@@ -415,22 +423,26 @@ bool LeaseCore::answered(const wire::Outcome& outcome) {
 
 // ---- the observer ------------------------------------------------------------------------------
 
+Event LeaseCore::event(Event::Kind kind, Clock::time_point now) const {
+  Event event;
+  event.kind = kind;
+  event.key = key_;
+  event.fingerprint = token_.fingerprint();
+  if (label_) event.label = *label_;
+  event.server = backend_->store.server();
+  event.held_for = now - state_.acquired_at();
+  event.left = std::max(state_.valid_until() - now, std::chrono::nanoseconds{0});
+  return event;
+}
+
 void LeaseCore::tell(Event::Kind kind, Clock::time_point now,
                      std::optional<LossReason> reason) noexcept {
   auto& notifier = backend_->notifier;
   if (!notifier.listening()) return;
   try {
-    Event event;
-    event.kind = kind;
-    event.key = key_;
-    event.fingerprint = token_.fingerprint();
-    if (label_) event.label = *label_;
-    event.server = backend_->store.server();
-    const auto end = reason ? state_.ended_at() : now;
-    event.held_for = end - state_.acquired_at();
-    event.left = std::max(state_.valid_until() - end, std::chrono::nanoseconds{0});
-    event.reason = reason;
-    notifier.notify(std::move(event));
+    auto happened = event(kind, now);
+    happened.reason = reason;
+    notifier.notify(std::move(happened));
   } catch (...) {
     // No memory for an event.
   }
@@ -440,15 +452,10 @@ void LeaseCore::tell_of_trouble(Event::Kind kind, const store::Failure& failure)
   auto& notifier = backend_->notifier;
   if (!notifier.listening()) return;
   try {
-    Event event;
-    event.kind = kind;
-    event.key = key_;
-    event.fingerprint = token_.fingerprint();
-    if (label_) event.label = *label_;
-    event.server = backend_->store.server();
-    event.error = make_error_code(failure.code);
-    event.message = failure.what;
-    notifier.notify(std::move(event));
+    auto happened = event(kind, Clock::now());
+    happened.error = make_error_code(failure.code);
+    happened.message = failure.what;
+    notifier.notify(std::move(happened));
   } catch (...) {
     // No memory for an event.
   }
