@@ -30,6 +30,7 @@
 #include <redlease/runtime/backend.ipp>
 #include <redlease/runtime/keeper.ipp>
 #include <redlease/runtime/lease_core.ipp>
+#include <redlease/runtime/lease_keeping.ipp>
 #include <redlease/runtime/notifier.ipp>
 #include <redlease/runtime/timer.ipp>
 

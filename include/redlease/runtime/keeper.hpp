@@ -117,8 +117,8 @@ class Keeper {
   void connect(Clock::time_point now) noexcept;
   void send_requests(Clock::time_point now) noexcept;
   void fill_request(Clock::time_point now, Clock::time_point& until);
-  void add_to_request(Kept& lease, Clock::time_point end, Clock::time_point now,
-                      Clock::time_point& until) noexcept;
+  std::size_t add_to_request(Kept& lease, Clock::time_point end, Clock::time_point now,
+                             Clock::time_point& until) noexcept;
   void deliver(const store::RenewalAnswer& answer, Clock::time_point now) noexcept;
   void conclude(const Request& request, Clock::time_point now, auto&& tell) noexcept;
 

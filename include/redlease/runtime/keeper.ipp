@@ -20,6 +20,9 @@ constexpr auto never = Clock::time_point::max();
 // Leases that are dealt with before others, who call keep() and forget(), get the mutex again.
 constexpr int most_at_once = 256;
 
+// The keys of a request, together, are not much longer.
+constexpr std::size_t most_key_bytes = 65536;
+
 // Leases that are asked whether they want to join a request.
 constexpr int most_asked = 2 * static_cast<int>(store::RenewalStream::most_renewals);
 
@@ -241,29 +244,37 @@ void Keeper::fill_request(Clock::time_point now, Clock::time_point& until) {
   renewals_.clear();
   renewals_.reserve(store::RenewalStream::most_renewals);
   requests_.back().reserve(store::RenewalStream::most_renewals);
-  const auto full = [this] { return renewals_.size() == store::RenewalStream::most_renewals; };
+  std::size_t bytes = 0;  // keys may be long
+  const auto full = [&] {
+    return renewals_.size() == store::RenewalStream::most_renewals || bytes >= most_key_bytes;
+  };
   while (!ready_.empty() && !full()) {
-    add_to_request(ready_.front(), ready_.front().when_, now, until);
+    bytes += add_to_request(ready_.front(), ready_.front().when_, now, until);
   }
   // One request serves many: those that are due soon are renewed along with them.
   auto candidate = schedule_.begin();
   for (int i = 0; i < most_asked && candidate != schedule_.end() && !full(); ++i) {
     Kept& lease = *candidate++;
     const auto step = lease.look(now, true);
-    if (step.renew) add_to_request(lease, step.next, now, until);
+    if (step.renew) bytes += add_to_request(lease, step.next, now, until);
   }
 }
 
-void Keeper::add_to_request(Kept& lease, Clock::time_point end, Clock::time_point now,
-                            Clock::time_point& until) noexcept {
+// Returns the size of the key.
+std::size_t Keeper::add_to_request(Kept& lease, Clock::time_point end, Clock::time_point now,
+                                   Clock::time_point& until) noexcept {
   store::Renewal renewal;
   const auto bound = lease.begin_renewal(now, renewal);
-  if (!bound) return look(lease, now);
+  if (!bound) {
+    look(lease, now);
+    return 0;
+  }
   until = std::min(until, *bound);
   place(lease, Kept::Place::request, end);
   // Room was reserved.
   requests_.back().push_back(&lease);
   renewals_.push_back(renewal);
+  return renewal.key.size();
 }
 
 void Keeper::deliver(const store::RenewalAnswer& answer, Clock::time_point now) noexcept {
@@ -272,7 +283,7 @@ void Keeper::deliver(const store::RenewalAnswer& answer, Clock::time_point now) 
     if (index >= request.size() || request[index] == nullptr) continue;
     Kept& lease = *std::exchange(request[index], nullptr);
     lease.not_ours(found, now);
-    take_out(lease);
+    look(lease, now);
   }
   conclude(request, now, [&](Kept& lease) {
     if (answer.unknown_script) {

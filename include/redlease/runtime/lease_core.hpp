@@ -59,7 +59,18 @@ class LeaseCore final : public runtime::Kept {
   static void let_go(std::unique_ptr<LeaseCore> core) noexcept;
 
  private:
-  class ByHand;
+  /// While a verb is at work the keeper doesn't renew, but it notices the end.
+  class ByHand {
+   public:
+    explicit ByHand(LeaseCore& core);
+    ~ByHand();
+    ByHand(const ByHand&) = delete;
+    ByHand& operator=(const ByHand&) = delete;
+
+   private:
+    LeaseCore& core_;
+    const std::lock_guard<std::mutex> turn_;
+  };
 
   // For the keeper.
   Step look(Clock::time_point now, bool joining) noexcept override;
