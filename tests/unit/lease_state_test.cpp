@@ -97,10 +97,54 @@ TEST(LeaseState, ARefusedReleaseLeavesTheLeaseHeld) {
 TEST(LeaseState, AReleaseInDoubtMayBeTriedAgainUntilValidityEnds) {
   LeaseState state{at(0s), 10s};
   state.begin_release();
+  state.release_in_doubt();
   EXPECT_TRUE(state.may_release(at(5s)));
   EXPECT_FALSE(state.held(at(5s)));
+  EXPECT_TRUE(state.is_releasing());
+  state.begin_release();
+  state.release_in_doubt();
+  EXPECT_FALSE(state.loss(at(9s)).has_value());
   EXPECT_FALSE(state.may_release(at(10s)));
   EXPECT_EQ(state.loss(at(10s)), LossReason::expired);
+}
+
+TEST(LeaseState, TheAnswerOfAReleaseDecidesHoweverLateItComes) {
+  LeaseState state{at(0s), 10s};
+  state.begin_release();
+  EXPECT_FALSE(state.loss(at(20s)).has_value());
+  state.released();
+  EXPECT_TRUE(state.is_released());
+}
+
+TEST(LeaseState, ALeaseThatWarnsIsLostAMarginEarly) {
+  LeaseState state{at(0s), 10s};
+  state.warn_before_end();
+  EXPECT_EQ(state.ends_at(), at(8900ms)) << "a tenth of the ttl";
+  EXPECT_EQ(state.tell_end_at(), at(8899ms));
+  EXPECT_EQ(state.remaining(at(8s)), 1900ms) << "the key stays ours for as long";
+  EXPECT_FALSE(state.held(at(8900ms)));
+  EXPECT_EQ(state.loss(at(8900ms)), LossReason::expired);
+  EXPECT_EQ(state.ended_at(), at(8900ms));
+}
+
+TEST(LeaseState, TheMarginIsAsGiven) {
+  LeaseState state{at(0s), 10s, 4ms};
+  EXPECT_EQ(state.ends_at(), at(9900ms)) << "nobody asked to be warned";
+  state.warn_before_end();
+  EXPECT_EQ(state.ends_at(), at(9896ms));
+  EXPECT_EQ(state.tell_end_at(), at(9896ms - 500us));
+  state.begin_renewal(at(1s), 1s);
+  state.renewed(at(1s), 1s, at(1s));
+  EXPECT_EQ(state.ends_at(), at(1s + 986ms));
+}
+
+TEST(LeaseState, ALeaseThatWarnsIsLostInTimeWhileAReleaseHangs) {
+  LeaseState state{at(0s), 10s};
+  state.warn_before_end();
+  state.begin_release();
+  EXPECT_EQ(state.loss(at(8900ms)), LossReason::expired);
+  state.released();
+  EXPECT_FALSE(state.is_released()) << "the loss was told";
 }
 
 // Whatever the order of events: never held after a loss or a release, and never held at an instant

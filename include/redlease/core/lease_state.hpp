@@ -15,13 +15,15 @@ using detail::drift;
 /// does I/O, locks or reads a clock.
 ///
 ///     held --begin_release--> releasing --released--> released
-///      ^                          |
-///      +-----release_refused------+        held, releasing --(not ours, too late)--> lost
+///      ^                       |  |  ^
+///      +----release_refused----+  v  |
+///                               doubtful         all but released --(not ours, too late)--> lost
 ///
 /// Its rules: validity is counted from the instant before a successful request was sent; it is
 /// over `drift` earlier than the ttl; a renewal whose answer is out can shorten it but not lengthen
-/// it; a lease whose holder is to be warned is lost a margin before validity ends; and lost is
-/// final.
+/// it; a lease whose holder is to be warned is lost a margin before validity ends, even while a
+/// release is under way (the answer of one without that decides, however late it comes); and lost
+/// is final.
 class LeaseState {
  public:
   using Instant = Clock::time_point;
@@ -48,8 +50,7 @@ class LeaseState {
   bool held(Instant now) noexcept;
   /// Validity left; zero unless held.
   Span remaining(Instant now) noexcept;
-  /// May a release still be sent? One in doubt may be tried again until validity ends. Not to be
-  /// asked while a release is under way: its answer alone decides.
+  /// May a release be sent? One in doubt may be tried again until validity ends.
   bool may_release(Instant now) noexcept;
 
   /// A renewal is about to be sent. From now on the server's ttl may be the new one, so that
@@ -63,13 +64,17 @@ class LeaseState {
   void renewal_in_doubt(Span ttl) noexcept;
 
   void begin_release() noexcept;
-  void release_refused() noexcept;  ///< by a definite answer: the lease is as before
+  void release_refused() noexcept;   ///< by a definite answer: the lease is as before
+  void release_in_doubt() noexcept;  ///< it may have run, or may run yet
   void released() noexcept;
   /// The server said that the key isn't ours.
   void lost(LossReason reason, Instant now) noexcept;
 
   bool is_released() const noexcept { return phase_ == Phase::released; }
-  bool is_releasing() const noexcept { return phase_ == Phase::releasing; }
+  /// A release is under way or in doubt.
+  bool is_releasing() const noexcept {
+    return phase_ == Phase::releasing || phase_ == Phase::doubtful;
+  }
   /// Set once, for good.
   std::optional<LossReason> loss(Instant now) noexcept;
 
@@ -78,7 +83,7 @@ class LeaseState {
   Instant ended_at() const noexcept { return ended_; }
 
  private:
-  enum class Phase : char { held, releasing, released, lost };
+  enum class Phase : char { held, releasing, doubtful, released, lost };
 
   Span margin() const noexcept { return margin_ < Span::zero() ? ttl_ / 10 : margin_; }
   void count_from(Instant sent, Span ttl) noexcept;

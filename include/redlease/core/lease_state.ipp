@@ -13,7 +13,9 @@ void LeaseState::count_from(Instant sent, Span ttl) noexcept {
 }
 
 void LeaseState::expire(Instant now) noexcept {
-  if (phase_ == Phase::held && now >= ends_at()) {
+  const bool may_end =
+      phase_ == Phase::held || phase_ == Phase::doubtful || (phase_ == Phase::releasing && warns_);
+  if (may_end && now >= ends_at()) {
     phase_ = Phase::lost;
     reason_ = LossReason::expired;
     ended_ = ends_at();
@@ -30,9 +32,8 @@ LeaseState::Span LeaseState::remaining(Instant now) noexcept {
 }
 
 bool LeaseState::may_release(Instant now) noexcept {
-  if (phase_ == Phase::releasing && now >= valid_until_) phase_ = Phase::held;
   expire(now);
-  return phase_ == Phase::held || phase_ == Phase::releasing;
+  return phase_ == Phase::held || phase_ == Phase::doubtful;
 }
 
 void LeaseState::begin_renewal(Instant now, Span ttl) noexcept {
@@ -58,11 +59,15 @@ void LeaseState::renewal_in_doubt(Span ttl) noexcept {
 }
 
 void LeaseState::begin_release() noexcept {
-  if (phase_ == Phase::held) phase_ = Phase::releasing;
+  if (phase_ == Phase::held || phase_ == Phase::doubtful) phase_ = Phase::releasing;
 }
 
 void LeaseState::release_refused() noexcept {
   if (phase_ == Phase::releasing) phase_ = Phase::held;
+}
+
+void LeaseState::release_in_doubt() noexcept {
+  if (phase_ == Phase::releasing) phase_ = Phase::doubtful;
 }
 
 void LeaseState::released() noexcept {
@@ -71,7 +76,7 @@ void LeaseState::released() noexcept {
 
 void LeaseState::lost(LossReason reason, Instant now) noexcept {
   expire(now);
-  if (phase_ != Phase::held && phase_ != Phase::releasing) return;
+  if (phase_ == Phase::lost || phase_ == Phase::released) return;
   phase_ = Phase::lost;
   reason_ = reason;
   ended_ = now;

@@ -66,8 +66,7 @@ class Kept : public boost::intrusive::set_base_hook<
 /// a server, a connection or the user's code. Thread-safe.
 class Keeper {
  public:
-  Keeper(wire::Connector& connector, Notifier& notifier)
-      : notifier_(notifier), command_timeout_(connector.timeouts().command), stream_(connector) {
+  Keeper(wire::Connector& connector, Notifier& notifier) : notifier_(notifier), stream_(connector) {
     answers_.reserve(8);  // more are never under way
   }
   ~Keeper() { stop(); }
@@ -123,7 +122,6 @@ class Keeper {
   void conclude(const Request& request, Clock::time_point now, auto&& tell) noexcept;
 
   Notifier& notifier_;
-  const std::chrono::nanoseconds command_timeout_;
 
   store::RenewalStream stream_;                // the thread's, as are the next two
   std::vector<store::RenewalAnswer> answers_;  // to be delivered

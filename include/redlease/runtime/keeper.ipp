@@ -225,7 +225,7 @@ void Keeper::send_requests(Clock::time_point now) noexcept {
       return;
     }
     try {
-      auto until = now + command_timeout_;
+      auto until = never;
       fill_request(now, until);
       if (!renewals_.empty()) {
         stream_.send(renewals_, now, until);

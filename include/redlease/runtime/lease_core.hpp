@@ -81,6 +81,7 @@ class LeaseCore final : public runtime::Kept {
   void not_renewed(const store::Failure* failure, Clock::time_point now) noexcept override;
 
   bool ours() const noexcept;
+  bool may_renew() const noexcept;
   Clock::time_point next_step(Clock::time_point now) const noexcept;
   bool is_lost(Clock::time_point now) noexcept;
   void leave_keeper() noexcept;

@@ -154,7 +154,6 @@ void LeaseCore::release() {
   {
     const std::lock_guard lock{mutex_};
     const auto now = Clock::now();
-    state_.may_release(now);
     require_held("release", now);
     state_.begin_release();
   }
@@ -165,17 +164,19 @@ void LeaseCore::release() {
   const auto now = Clock::now();
   if (found.failure) {
     doubted_ = doubted_ || found.failure->in_doubt;
-    if (!doubted_) state_.release_refused();
+    doubted_ ? state_.release_in_doubt() : state_.release_refused();
     if (doubted_ && !found.failure->in_doubt) {
       // This one did not happen, but an earlier one may have: the lease must not look held again.
       found.failure->code = errc::in_doubt;
       found.failure->in_doubt = true;
     }
+    if (state_.loss(now)) require_held("release", now);
     tell_of_trouble(found.failure->in_doubt ? Event::Kind::in_doubt : Event::Kind::background_error,
                     *found.failure);
     throw Error{found.failure->code, found.failure->what};
   }
   if (found.ownership == Ownership::ours) {
+    require_held("release", now);  // its end may have come, and been told, before the answer
     tell(Event::Kind::released, now);
     state_.released();
     return;

@@ -38,20 +38,24 @@ void LeaseCore::leave_keeper() noexcept {
 
 // ---- what the keeper asks and tells -------------------------------------------------------------
 
-// Under mutex_. When the keeper has something to do.
+// Under mutex_, as the next one.
+bool LeaseCore::may_renew() const noexcept {
+  return plan_.renews() && !renewing_ && !by_hand_ && !state_.is_releasing();
+}
+
+// When the keeper has something to do.
 Clock::time_point LeaseCore::next_step(Clock::time_point now) const noexcept {
   const auto end = state_.tell_end_at();
-  if (!plan_.renews() || renewing_ || by_hand_) return end;
+  if (!may_renew()) return end;
   return std::min(end, std::max(plan_.due(state_.valid_until()), now));
 }
 
 runtime::Kept::Step LeaseCore::look(Clock::time_point now, bool joining) noexcept {
   const std::lock_guard lock{mutex_};
-  if (state_.is_released() || state_.is_releasing()) return {Clock::time_point::max()};
+  if (state_.is_released()) return {Clock::time_point::max()};
   if (now >= state_.tell_end_at()) state_.lost(LossReason::expired, now);
   if (is_lost(now)) return {Clock::time_point::max()};
-  const bool may_renew = plan_.renews() && !renewing_ && !by_hand_;
-  if (may_renew) {
+  if (may_renew()) {
     const auto valid_until = state_.valid_until();
     const auto due = joining ? plan_.may_join_at(valid_until) : plan_.due(valid_until);
     if (now >= due) return {state_.tell_end_at(), true};
@@ -130,7 +134,7 @@ LeaseCore::ByHand::~ByHand() {
     const std::lock_guard lock{core_.mutex_};
     core_.by_hand_ = false;
     const auto now = Clock::now();
-    if (!core_.kept_ || !core_.state_.held(now)) return;
+    if (!core_.kept_ || core_.state_.is_released() || core_.state_.loss(now)) return;
     next = core_.next_step(now);
   }
   core_.backend_->keeper.keep(core_, next);

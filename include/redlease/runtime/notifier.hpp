@@ -19,7 +19,7 @@ struct StopRequest : boost::intrusive::slist_base_hook<
 /// Runs the user's code: hands events to the observer, one after the other, and requests stops,
 /// whose callbacks are the user's as well. It has a thread of its own, which starts when there is
 /// something to do. Whatever that code does, throwing (the observer) and sleeping included, holds
-/// up nobody else: a stop request that waits behind it gets another thread. It may even destroy
+/// up nobody else: what waits behind it gets another thread. It may even destroy
 /// the client that owns this.
 class Notifier {
  public:
@@ -41,7 +41,7 @@ class Notifier {
   /// Has a stop requested; start() must have succeeded before. Never blocks for long. assist() must
   /// be called soon after.
   void request_stop(std::unique_ptr<StopRequest> request) noexcept;
-  /// Starts more threads when stop requests wait behind callbacks that take long. Returns when to
+  /// Starts more threads when something waits behind callbacks that take long. Returns when to
   /// call it again; Clock::time_point::max() when nothing waits.
   Clock::time_point assist(Clock::time_point now) noexcept;
 

@@ -41,7 +41,6 @@ namespace {
 constexpr std::chrono::milliseconds patience{2};
 // Threads that were needed for a while end when they have had nothing to do for so long.
 constexpr std::chrono::milliseconds spare_time{200};
-constexpr std::size_t most_workers = 256;
 
 }  // namespace
 
@@ -63,6 +62,12 @@ struct Notifier::State {
     });
   }
   bool may_observe() const noexcept { return !events.empty() && !observing; }
+  // For so long that an event need not wait for them.
+  bool all_in_callbacks() const noexcept {
+    return in_callbacks > 0 && in_callbacks == workers.size() &&
+           Clock::now() - callback_begun > patience;
+  }
+  std::size_t waiting() const noexcept { return stops.size() + (may_observe() ? 1 : 0); }
 
   const std::shared_ptr<Observer> observer;
   std::mutex mutex;  // guards what follows; never held while user code runs
@@ -72,8 +77,10 @@ struct Notifier::State {
   std::deque<Event> events;
   bool observing = false;  // an event is being seen: the next one has to wait
   boost::intrusive::slist<StopRequest, boost::intrusive::cache_last<true>> stops;
-  std::size_t stops_begun = 0;
-  std::size_t stops_begun_before = 0;  // at the latest assist()
+  std::size_t in_callbacks = 0;  // workers that request a stop
+  Clock::time_point callback_begun{};
+  std::size_t begun = 0;         // stop requests and events
+  std::size_t begun_before = 0;  // at the latest assist()
   Clock::time_point assist_at{};
   bool stopping = false;
 };
@@ -116,7 +123,7 @@ void Notifier::notify(Event event) noexcept {
   try {
     const std::lock_guard lock{state_->mutex};
     state_->events.push_back(std::move(event));
-    if (state_->workers.empty()) start_worker(state_);
+    if (state_->workers.empty() || state_->all_in_callbacks()) start_worker(state_);
     state_->changed.notify_one();
   } catch (...) {
     // Nobody could be told of this either.
@@ -137,20 +144,19 @@ void Notifier::request_stop(std::unique_ptr<StopRequest> request) noexcept {
 Clock::time_point Notifier::assist(Clock::time_point now) noexcept {
   const std::lock_guard lock{state_->mutex};
   auto& state = *state_;
-  if (state.stops.empty()) return Clock::time_point::max();
-  const bool stuck = state.stops_begun == state.stops_begun_before;
+  if (state.waiting() == 0) return Clock::time_point::max();
+  const bool stuck = state.begun == state.begun_before;
   if (stuck && now < state.assist_at) return state.assist_at;
   if (stuck) {
     // As many again as there are: should all of them sleep, the last request is not far behind.
-    auto more = std::min({state.workers.size(), state.stops.size(),
-                          most_workers - std::min(most_workers, state.workers.size())});
+    auto more = std::min(state.workers.size(), state.waiting());
     try {
       for (; more > 0; --more) start_worker(state_);
     } catch (...) {
       // Tried again soon.
     }
   }
-  state.stops_begun_before = state.stops_begun;
+  state.begun_before = state.begun;
   return state.assist_at = now + patience;
 }
 
@@ -163,16 +169,20 @@ void Notifier::run(const std::shared_ptr<State>& state, Worker& self) {
     if (!state->stops.empty()) {
       std::unique_ptr<StopRequest> request{&state->stops.front()};
       state->stops.pop_front();
-      ++state->stops_begun;
+      ++state->begun;
+      ++state->in_callbacks;
+      state->callback_begun = Clock::now();
       if (state->may_observe()) state->changed.notify_one();
       lock.unlock();
       request->source.request_stop();
       request.reset();
       lock.lock();
+      --state->in_callbacks;
     } else if (state->may_observe()) {
       auto event = std::move(state->events.front());
       state->events.pop_front();
       state->observing = true;
+      ++state->begun;
       lock.unlock();
       try {
         state->observer->on_event(event);

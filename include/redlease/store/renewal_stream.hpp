@@ -49,9 +49,10 @@ class RenewalStream {
 
   /// Whether one more request may be sent: connected, and not too many are under way.
   bool has_room() const noexcept;
-  /// Queues a request, to be sent by advance(). It is given up at `deadline`, and so is the
-  /// connection, since replies come in order.
-  void send(std::span<const Renewal> renewals, Clock::time_point now, Clock::time_point deadline);
+  /// Queues a request, to be sent by advance(). If it isn't answered by then it is given up, and so
+  /// is the connection, since replies come in order; unless the server was slower than that before:
+  /// then it gets some more time.
+  void send(std::span<const Renewal> renewals, Clock::time_point now, Clock::time_point give_up_at);
 
   /// Goes on with connecting and writing. Throws Error when connecting failed.
   void advance();
@@ -71,18 +72,22 @@ class RenewalStream {
   struct UnderWay {
     Clock::time_point sent;
     Clock::time_point deadline;
+    std::size_t renewals;
+    bool with_text;  // of the script
   };
 
   void write();
   std::optional<RenewalAnswer> read(Clock::time_point now);
+  void time_out(Clock::time_point now);
   void break_off(errc code, const std::string& cause);
-  RenewalAnswer answer_of(const wire::Reply& reply, Clock::time_point sent);
+  RenewalAnswer answer_of(const wire::Reply& reply, const UnderWay& request);
 
   wire::Connector& connector_;
   std::optional<wire::Opening> opening_;
   std::unique_ptr<wire::Connection> connection_;
-  bool proven_ = false;      // this connection has answered
-  bool has_script_ = false;  // a request on this connection brought the script's text
+  bool proven_ = false;                   // this connection has answered
+  bool has_script_ = false;               // a request on this connection brought the script's text
+  std::chrono::nanoseconds patience_{0};  // several times what answers took lately
   std::string outbox_;
   std::deque<UnderWay> under_way_;  // oldest first; of a connection that broke: failed, all of them
   Failure broken_;                  // how the latest connection broke

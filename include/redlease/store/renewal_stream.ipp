@@ -26,8 +26,10 @@ bool RenewalStream::has_room() const noexcept {
 }
 
 void RenewalStream::send(std::span<const Renewal> renewals, Clock::time_point now,
-                         Clock::time_point deadline) {
-  under_way_.push_back({now, deadline});
+                         Clock::time_point give_up_at) {
+  const auto longest = connector_.timeouts().command;
+  const auto until = std::min(now + longest, std::max(give_up_at, now + patience_));
+  under_way_.push_back({now, until, renewals.size(), !has_script_});
   const auto before = outbox_.size();
   try {
     wire::CommandWriter command{outbox_, 3 + 3 * renewals.size()};
@@ -94,7 +96,7 @@ std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
     if (received == wire::Io::timeout) {
       const bool late = std::any_of(under_way_.begin(), under_way_.end(),
                                     [now](const UnderWay& u) { return u.deadline <= now; });
-      if (late) break_off(errc::unavailable, "timed out");
+      if (late) time_out(now);
       return std::nullopt;
     }
     if (received != wire::Io::done) {
@@ -108,8 +110,10 @@ std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
     return std::nullopt;
   }
   if (!std::exchange(proven_, true)) connector_.worked();
-  auto answer = answer_of(reply, under_way_.front().sent);
+  const auto request = under_way_.front();
+  auto answer = answer_of(reply, request);
   under_way_.pop_front();
+  patience_ += (4 * (now - request.sent) - patience_) / 8;
   // A server that was demoted won't renew any more: connecting anew finds its successor.
   const auto code = wire::error_code(reply.is_error() ? reply.text : "");
   if (code == "READONLY" || code == "MASTERDOWN") {
@@ -118,24 +122,36 @@ std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
   return answer;
 }
 
-RenewalAnswer RenewalStream::answer_of(const wire::Reply& reply, Clock::time_point sent) {
+// A server that is slower than usual must not cost all leases one connection after the other,
+// because of one lease that has too little time: the next request gets more of it.
+void RenewalStream::time_out(Clock::time_point now) {
+  const auto waited = now - under_way_.front().sent;
+  patience_ = std::min(2 * std::max(patience_, waited), connector_.timeouts().command);
+  break_off(errc::unavailable, "timed out");
+}
+
+RenewalAnswer RenewalStream::answer_of(const wire::Reply& reply, const UnderWay& request) {
   RenewalAnswer answer;
-  answer.sent = sent;
+  answer.sent = request.sent;
   if (reply.is_error()) {
     const auto kind = wire::classify(reply.text);
-    answer.unknown_script = kind == wire::ServerError::no_script;
+    answer.unknown_script = kind == wire::ServerError::no_script && !request.with_text;
     if (answer.unknown_script) has_script_ = false;
     answer.failure = Failure{errc::rejected, wire::printable(reply.text),
                              kind == wire::ServerError::transient, false};
     return answer;
   }
-  if (reply.type == wire::Reply::Type::array) {
-    for (const auto& element : reply.elements) {
-      const auto place = element.integer < 0 ? -element.integer : element.integer;
-      answer.not_ours.emplace_back(static_cast<std::size_t>(place - 1),
-                                   element.integer < 0 ? Ownership::absent : Ownership::other);
-    }
-  } else {
+  bool sensible = reply.type == wire::Reply::Type::array;
+  for (const auto& element : reply.elements) {
+    const auto place = element.integer < 0 ? -element.integer : element.integer;
+    sensible = sensible && element.type == wire::Reply::Type::integer && place >= 1 &&
+               place <= static_cast<std::int64_t>(request.renewals);
+    if (!sensible) break;
+    answer.not_ours.emplace_back(static_cast<std::size_t>(place - 1),
+                                 element.integer < 0 ? Ownership::absent : Ownership::other);
+  }
+  if (!sensible) {
+    answer.not_ours.clear();
     answer.failure = Failure{errc::protocol, "a reply of an unexpected kind", false, true};
   }
   return answer;
