@@ -115,8 +115,8 @@ std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
   under_way_.pop_front();
   patience_ += (4 * (now - request.sent) - patience_) / 8;
   // A server that was demoted won't renew any more: connecting anew finds its successor.
-  const auto code = wire::error_code(reply.is_error() ? reply.text : "");
-  if (code == "READONLY" || code == "MASTERDOWN") {
+  const auto code = wire::error_code(reply.text);
+  if (reply.is_error() && (code == "READONLY" || code == "MASTERDOWN")) {
     break_off(errc::unavailable, "the server is no master now");
   }
   return answer;
