@@ -1,4 +1,4 @@
-// redlease_bench [cycle|include] [--json FILE] [--rounds N] [--redis HOST:PORT]
+// redlease_bench [cycle|include|renew] [--json FILE] [--rounds N] [--redis HOST:PORT]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +16,7 @@ using redlease::bench::Settings;
 const std::map<std::string, std::function<std::vector<Row>(const Settings&)>> parts{
     {"cycle", redlease::bench::measure_cycles},
     {"include", redlease::bench::measure_includes},
+    {"renew", redlease::bench::measure_renewals},
 };
 
 void set_server(Settings& settings, const std::string& url) {
@@ -39,7 +40,8 @@ int main(int argc, char** argv) try {
   std::string json;
   std::string url = "redis://127.0.0.1:6379";
   int window = static_cast<int>(settings.window.count());
-  app.add_option("part", part, "only this part")->check(CLI::IsMember({"cycle", "include"}));
+  app.add_option("part", part, "only this part")
+      ->check(CLI::IsMember({"cycle", "include", "renew"}));
   app.add_option("--json", json, "also write the rows to this file");
   app.add_option("--rounds", settings.rounds, "of each measurement")->check(CLI::Range(1, 1000));
   app.add_option("--window", window, "of one measurement, in ms")->check(CLI::Range(20, 60'000));

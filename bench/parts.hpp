@@ -22,6 +22,8 @@ struct Settings {
 std::vector<Row> measure_cycles(const Settings& settings);
 // What a file that includes redlease costs to compile.
 std::vector<Row> measure_includes(const Settings& settings);
+// Leases that are held and renewed by themselves, 1,000 to 100,000 of them on one client.
+std::vector<Row> measure_renewals(const Settings& settings);
 
 }  // namespace redlease::bench
 

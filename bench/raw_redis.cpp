@@ -1,6 +1,7 @@
 #include "raw_redis.hpp"
 
 #include <array>
+#include <cstdio>
 #include <stdexcept>
 
 namespace redlease::bench {
@@ -50,6 +51,14 @@ void RawRedis::append(std::initializer_list<std::string_view> arguments) {
   }
 }
 
+void RawRedis::flush() {
+  for (int done = 0; done == 0;) {
+    if (redisBufferWrite(context_.get(), &done) != REDIS_OK) {
+      throw std::runtime_error(context_->errstr);
+    }
+  }
+}
+
 RawRedis::Reply RawRedis::next_reply() {
   void* reply = nullptr;
   if (redisGetReply(context_.get(), &reply) != REDIS_OK) throw std::runtime_error(context_->errstr);
@@ -59,6 +68,19 @@ RawRedis::Reply RawRedis::next_reply() {
 double server_cpu_seconds(RawRedis& redis) {
   const std::string info = redis.command({"INFO", "cpu"})->str;
   return field(info, "used_cpu_sys") + field(info, "used_cpu_user");
+}
+
+CommandStats command_stats(RawRedis& redis, const std::string& command) {
+  const std::string info = redis.command({"INFO", "commandstats"})->str;
+  const auto at = info.find("cmdstat_" + command + ":");
+  if (at == std::string::npos) return {};  // never called
+  CommandStats stats;
+  if (std::sscanf(info.c_str() + info.find(':', at), ":calls=%lf,usec=%lf", &stats.calls,
+                  &stats.seconds) != 2) {
+    throw std::runtime_error("INFO commandstats is of an unexpected form");
+  }
+  stats.seconds *= 1e-6;
+  return stats;
 }
 
 }  // namespace redlease::bench

@@ -22,8 +22,9 @@ class RawRedis {
 
   // Throws on any error, error replies included.
   Reply command(std::initializer_list<std::string_view> arguments);
-  // For pipelining: queues a command, and takes the next reply.
+  // For pipelining: queues a command, writes what is queued, and takes the next reply.
   void append(std::initializer_list<std::string_view> arguments);
+  void flush();
   Reply next_reply();
 
  private:
@@ -35,6 +36,13 @@ class RawRedis {
 
 // Seconds of processor time that the server has used.
 double server_cpu_seconds(RawRedis& redis);
+
+// What the server has run of one command so far, by itself or in scripts.
+struct CommandStats {
+  double calls = 0;
+  double seconds = 0;
+};
+CommandStats command_stats(RawRedis& redis, const std::string& command);
 
 }  // namespace redlease::bench
 

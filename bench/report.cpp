@@ -24,11 +24,12 @@ Ratio ratio(std::string to, const std::vector<double>& values, const std::vector
 }
 
 void print(const std::vector<Row>& rows) {
-  fmt::print("\n{:<34} {:>7} {:>12} {:<12} {:>6} {:>13}  {}\n", "what", "threads", "median", "unit",
+  fmt::print("\n{:<34} {:>14} {:>12} {:<12} {:>6} {:>13}  {}\n", "what", "with", "median", "unit",
              "ratio", "(min-max)", "ratio to");
   for (const auto& row : rows) {
-    fmt::print("{:<34} {:>7} {:>12.{}f} {:<12}", row.name, row.threads, row.value,
-               row.value < 100 ? 2 : 0, row.unit);
+    fmt::print("{:<34} {:>14} {:>12.{}f} {:<12}", row.name,
+               fmt::format("{} {}", row.count, row.counted), row.value, row.value < 100 ? 2 : 0,
+               row.unit);
     if (row.ratio) {
       fmt::print(" {:>6.2f} {:>13}  {}", row.ratio->median,
                  fmt::format("({:.2f}-{:.2f})", row.ratio->min, row.ratio->max), row.ratio->to);
@@ -41,7 +42,7 @@ void write_json(const std::vector<Row>& rows, const std::string& file) {
   auto list = nlohmann::json::array();
   for (const auto& row : rows) {
     nlohmann::json entry{
-        {"name", row.name}, {"threads", row.threads}, {"value", row.value}, {"unit", row.unit}};
+        {"name", row.name}, {row.counted, row.count}, {"value", row.value}, {"unit", row.unit}};
     if (row.ratio) {
       entry["ratio"] = row.ratio->median;
       entry["ratio_to"] = row.ratio->to;

@@ -20,10 +20,11 @@ struct Ratio {
 
 struct Row {
   std::string name;
-  int threads = 1;
+  int count = 1;  // of what took part
   double value = 0;
   std::string unit;
   std::optional<Ratio> ratio{};
+  std::string counted = "threads";
 };
 
 double median(std::vector<double> values);

@@ -1,14 +1,15 @@
 -- Renews many leases at once: sets a new time to live for each key that holds its token, and tells
 -- of the others. Never creates a key.
 --
--- KEYS[i]        the lease's key
--- ARGV[2*i - 1]  its token
--- ARGV[2*i]      its ttl in milliseconds
--- Replies        a number for each lease that is not ours, and so was not renewed:
---                i if its key holds something else, -i if there is no such key
--- Errors         ERR for a bad ttl, and then nothing was renewed
-for i = 1, #KEYS do
-  local ttl = tonumber(ARGV[2 * i])
+-- KEYS[i]          the lease's key
+-- ARGV[i]          its token
+-- ARGV[#KEYS + i]  its ttl in milliseconds; or ARGV[#KEYS + 1] alone, the ttl of all
+-- Replies          a number for each lease that is not ours, and so was not renewed:
+--                  i if its key holds something else, -i if there is no such key
+-- Errors           ERR for a bad ttl, and then nothing was renewed
+local count = #KEYS
+for i = count + 1, #ARGV do
+  local ttl = tonumber(ARGV[i])
   if not ttl or ttl <= 0 then
     return redis.error_reply('ERR ttl must be positive')
   end
@@ -23,19 +24,20 @@ local function get(key)
   return token
 end
 
+local call = redis.call
 local tokens = redis.pcall('MGET', unpack(KEYS))
-local denied = tokens.err -- to a user who needs no more than GET for all else
+if tokens.err then -- denied to a user who needs no more than GET for all else
+  tokens = {}
+end
+local common_ttl = #ARGV == count + 1 and ARGV[count + 1]
 local not_ours = {}
-for i = 1, #KEYS do
-  local token = not denied and tokens[i]
-  if not token then -- to MGET a key that is no string is as good as none
-    token = get(KEYS[i])
-    if type(token) == 'table' then
-      return token
-    end
-  end
-  if token == ARGV[2 * i - 1] then
-    redis.call('PEXPIRE', KEYS[i], ARGV[2 * i])
+for i = 1, count do
+  -- To MGET a key that is no string is as good as none.
+  local token = tokens[i] or get(KEYS[i])
+  if token == ARGV[i] then
+    call('PEXPIRE', KEYS[i], common_ttl or ARGV[count + i])
+  elseif type(token) == 'table' then
+    return token
   else
     not_ours[#not_ours + 1] = token and i or -i
   end

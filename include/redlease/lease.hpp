@@ -86,7 +86,8 @@ class Lease {
   void ensure_held(Duration min = std::chrono::nanoseconds{0}) const;
   /// For the work under the lease: requested when the lease is lost, and at the latest
   /// `safety_margin` before validity ends, whatever the network does. See "What to do on loss".
-  /// Never requested by release(); requested already if there is nothing to hold any more. From the
+  /// Never requested by release(). Asked for when it is over already, it is requested (after a
+  /// release only if it wasn't asked for before). From the
   /// first call on, a lease without auto_renew is lost that margin before its validity ends, too:
   /// held(), loss() and this agree. Callbacks run on a thread of the library that does nothing
   /// else: they may take their time, and release or destroy the lease or the client; but, as with

@@ -15,16 +15,36 @@
 namespace redlease::inline v1::runtime {
 namespace {
 
-constexpr auto never = Clock::time_point::max();
-
 // Leases that are dealt with before others, who call keep() and forget(), get the mutex again.
 constexpr int most_at_once = 256;
+
+// With so many in a request no more are asked to join it: a request holds up everybody else at the
+// server, and the next one may be as full.
+constexpr std::size_t enough_company = 25;
+constexpr int most_asked = 100;
 
 // The keys of a request, together, are not much longer.
 constexpr std::size_t most_key_bytes = 65536;
 
-// Leases that are asked whether they want to join a request.
-constexpr int most_asked = 2 * static_cast<int>(store::RenewalStream::most_renewals);
+// A lease that was renewed keeps its old place among the ends until that comes near. Those that
+// come near together are moved together.
+constexpr std::chrono::milliseconds refresh_ahead{10};
+
+store::Failure no_memory() { return {errc::unavailable, "no memory", true, false}; }
+
+store::Failure failure_of(const Error& error) {
+  return {static_cast<errc>(error.code().value()), error.what(), true, false};
+}
+
+// Thousands of leases don't fit into the processor's cache. What is needed next is fetched while
+// the present one is dealt with.
+void prefetch(const Kept* lease) noexcept {
+  constexpr std::size_t cache_line = 64;
+  constexpr std::size_t lines = 6;
+  for (std::size_t i = 0; i < lines; ++i) {
+    __builtin_prefetch(reinterpret_cast<const char*>(lease) + i * cache_line);
+  }
+}
 
 // A thread that the application's signal handlers never run on: they could hold it up.
 std::thread start_quiet_thread(auto&& function) {
@@ -40,6 +60,11 @@ std::thread start_quiet_thread(auto&& function) {
 }
 
 }  // namespace
+
+Keeper::Keeper(wire::Connector& connector, Notifier& notifier)
+    : notifier_(notifier), stream_(connector) {
+  answers_.reserve(8);  // more are never under way
+}
 
 // ---- for all threads ---------------------------------------------------------------------------
 
@@ -61,27 +86,28 @@ void Keeper::stop() noexcept {
   thread_.join();
 }
 
-void Keeper::keep(Kept& lease, Clock::time_point when) noexcept {
+void Keeper::keep(Kept& lease, const Kept::Step& step) noexcept {
   const std::lock_guard lock{mutex_};
-  place(lease, lease.place_ == Kept::Place::request ? lease.place_ : Kept::Place::schedule, when);
-  if (when < waking_at_) wake_at(when);
+  place(lease, step);
+  const auto first = std::min(lease.due_, lease.end_);
+  if (first < waking_at_) wake_at(first);
 }
 
 bool Keeper::settle(Kept& lease, Clock::time_point until) noexcept {
   std::unique_lock lock{mutex_};
-  if (lease.place_ == Kept::Place::ready) place(lease, Kept::Place::schedule, lease.when_);
   const auto left = std::max(until - Clock::now(), Clock::duration::zero());
   return settled_.wait_until(lock, std::chrono::steady_clock::now() + left,
-                             [&] { return lease.place_ != Kept::Place::request; });
+                             [&] { return !lease.in_request_; });
 }
 
 void Keeper::forget(Kept& lease) noexcept {
   const std::lock_guard lock{mutex_};
-  if (lease.place_ == Kept::Place::request) {
+  if (lease.in_request_) {
     Kept* const nobody = nullptr;
     for (auto& request : requests_) std::replace(request.begin(), request.end(), &lease, nobody);
+    leave_request(lease);
   }
-  take_out(lease);
+  place(lease, {});
 }
 
 void Keeper::nudge() noexcept {
@@ -101,32 +127,31 @@ void Keeper::wake_at(Clock::time_point when) noexcept {
 
 // ---- where a lease is --------------------------------------------------------------------------
 
-void Keeper::take_out(Kept& lease) noexcept {
-  const auto where = std::exchange(lease.place_, Kept::Place::nowhere);
-  if (where == Kept::Place::nowhere) return;
-  auto& tree = where == Kept::Place::schedule ? schedule_ : ends_;
-  tree.erase(tree.iterator_to(lease));
-  if (where == Kept::Place::ready) ready_.erase(ready_.iterator_to(lease));
-  if (where == Kept::Place::request) settled_.notify_all();
+// Leases mostly have like terms, so that the one dealt with last is the last one to be due again.
+void Keeper::set_due(Kept& lease, Clock::time_point due) noexcept {
+  if (due == lease.due_) return;
+  if (lease.due_ != Kept::never) by_due_.erase(by_due_.iterator_to(lease));
+  lease.due_ = due;
+  if (due != Kept::never) by_due_.insert(by_due_.end(), lease);
 }
 
-void Keeper::place(Kept& lease, Kept::Place where, Clock::time_point when) noexcept {
-  take_out(lease);
-  lease.when_ = when;
-  lease.place_ = where;
-  // Leases mostly have like terms, so that the one looked at last is the last one to look at.
-  auto& tree = where == Kept::Place::schedule ? schedule_ : ends_;
-  tree.insert(tree.end(), lease);
-  if (where == Kept::Place::ready) ready_.push_back(lease);
+void Keeper::set_end(Kept& lease, Clock::time_point end) noexcept {
+  if (end == lease.end_) return;
+  if (lease.end_ != Kept::never) by_end_.erase(by_end_.iterator_to(lease));
+  lease.end_ = end;
+  if (end != Kept::never) by_end_.insert(by_end_.end(), lease);
 }
 
-void Keeper::look(Kept& lease, Clock::time_point now) noexcept {
-  const auto step = lease.look(now, false);
-  if (step.next == never) {
-    take_out(lease);
-  } else {
-    place(lease, step.renew ? Kept::Place::ready : Kept::Place::schedule, step.next);
-  }
+void Keeper::place(Kept& lease, const Kept::Step& step) noexcept {
+  set_due(lease, lease.in_request_ ? Kept::never : step.due);
+  // Seeing to its end too early does no harm, and most ends never come.
+  const bool later = step.end > lease.end_ && step.end != Kept::never;
+  if (!later) set_end(lease, step.end);
+}
+
+void Keeper::leave_request(Kept& lease) noexcept {
+  lease.in_request_ = false;
+  settled_.notify_all();
 }
 
 // ---- the thread --------------------------------------------------------------------------------
@@ -136,13 +161,13 @@ void Keeper::run() noexcept {
   while (!stopping_) {
     const auto now = Clock::now();
     if (nudged_.exchange(false)) waking_at_ = {};
-    bool more = look_at_due(schedule_, now);
-    more = look_at_due(ends_, now) || more;  // each of them has its turn
-    more = fail_ready(now) || more;
+    bool more = look_at_ends(now);
+    more = fail_due(now) || more;
     connect(now);
-    send_requests(now);
-    const auto next = more ? std::min(next_instant(now), now) : next_instant(now);
-    if (next != waking_at_) wake_at(next);
+    send_request(now);
+    const auto next = more ? now : next_instant(now);
+    // A timer that goes off for nothing is cheaper than one that is set for each request.
+    if (next > now && (next < waking_at_ || waking_at_ <= now)) wake_at(next);
     lock.unlock();
     communicate(next);
     lock.lock();
@@ -151,23 +176,17 @@ void Keeper::run() noexcept {
   }
 }
 
-bool Keeper::look_at_due(Schedule& tree, Clock::time_point now) noexcept {
-  const auto due = [&] { return !tree.empty() && tree.begin()->when_ <= now; };
-  for (int i = 0; i < most_at_once && due(); ++i) {
-    Kept& lease = *tree.begin();
-    if (lease.place_ == Kept::Place::request) {
-      place(lease, Kept::Place::request, lease.look(now, false).next);  // until its answer comes
-    } else {
-      look(lease, now);
-    }
-  }
-  return due();
+bool Keeper::any_due(Clock::time_point now) const noexcept {
+  return !by_due_.empty() && by_due_.begin()->due_ <= now;
 }
 
 Clock::time_point Keeper::next_instant(Clock::time_point now) noexcept {
   auto next = std::min(stream_.wake_at(now), notifier_.assist(now));
-  if (!schedule_.empty()) next = std::min(next, schedule_.begin()->when_);
-  if (!ends_.empty()) next = std::min(next, ends_.begin()->when_);
+  if (!by_end_.empty()) next = std::min(next, by_end_.begin()->end_);
+  // Those that are due and can't be sent yet wait for the stream.
+  if (!by_due_.empty() && (!any_due(now) || stream_.has_room() || trouble_)) {
+    next = std::min(next, by_due_.begin()->due_);
+  }
   return next;
 }
 
@@ -182,128 +201,135 @@ void Keeper::communicate(Clock::time_point next) noexcept {
     (void)::poll(polled.data(), polled.size(), wait ? -1 : 0);
     const auto now = Clock::now();
     if (polled[1].revents == 0 && stream_.wake_at(now) > now) return;
-    while (auto answer = stream_.next_answer(now)) answers_.push_back(std::move(*answer));
+    while (auto answer = stream_.next_answer(now)) {
+      answers_.push_back(std::move(*answer));
+      if (!stream_.may_have_answer()) break;
+    }
   } catch (const Error& error) {
-    trouble_ = store::Failure{static_cast<errc>(error.code().value()), error.what(), true, false};
+    trouble_ = failure_of(error);
   } catch (...) {
-    trouble_ = store::Failure{errc::unavailable, "no memory", true, false};
+    trouble_ = no_memory();
   }
+}
+
+bool Keeper::look_at_ends(Clock::time_point now) noexcept {
+  const auto any_ended = [&] { return !by_end_.empty() && by_end_.begin()->end_ <= now; };
+  if (!any_ended()) return false;
+  auto next = by_end_.begin();
+  for (int looks = 0; looks < most_at_once; ++looks) {
+    if (next == by_end_.end() || next->end_ > now + refresh_ahead) break;
+    Kept& lease = *next++;
+    const auto step = lease.look(now);
+    set_end(lease, step.end);
+    if (step.end == Kept::never) set_due(lease, Kept::never);
+  }
+  return any_ended();
 }
 
 // ---- renewing ----------------------------------------------------------------------------------
 
-// Those that can't be sent now try again soon, each in its own time.
-bool Keeper::fail_ready(Clock::time_point now) noexcept {
+// When nothing can be sent, those that are due try again soon, each in its own time.
+bool Keeper::fail_due(Clock::time_point now) noexcept {
   if (!trouble_) return false;
-  for (int i = 0; i < most_at_once && !ready_.empty(); ++i) {
-    Kept& lease = ready_.front();
-    lease.not_renewed(&*trouble_, now);
-    look(lease, now);
+  for (int i = 0; any_due(now); ++i) {
+    if (i == most_at_once) return true;
+    Kept& lease = *by_due_.begin();
+    place(lease, lease.not_renewed(&*trouble_, now));
   }
-  if (ready_.empty()) trouble_.reset();
-  return trouble_.has_value();
+  trouble_.reset();
+  return false;
 }
 
 void Keeper::connect(Clock::time_point now) noexcept {
-  if (ready_.empty() || trouble_ || stream_.connected() || stream_.connecting() || !stream_.idle())
-    return;
+  if (trouble_ || stream_.connected() || stream_.connecting() || !stream_.idle()) return;
+  auto end = Kept::never;
+  while (end == Kept::never) {
+    if (!any_due(now)) return;
+    Kept& lease = *by_due_.begin();
+    const auto step = lease.look(now);
+    if (step.due <= now) end = step.end;
+    place(lease, step);  // things may have changed
+  }
   try {
-    stream_.connect(core::RenewalPlan::try_until(now, ready_.front().when_));
+    stream_.connect(core::RenewalPlan::try_until(now, end));
   } catch (const Error& error) {
-    trouble_ = store::Failure{static_cast<errc>(error.code().value()), error.what(), true, false};
+    trouble_ = failure_of(error);
   } catch (...) {
-    trouble_ = store::Failure{errc::unavailable, "no memory", true, false};
+    trouble_ = no_memory();
   }
 }
 
-void Keeper::send_requests(Clock::time_point now) noexcept {
-  while (!ready_.empty() && !trouble_ && stream_.has_room()) {
-    try {
-      requests_.emplace_back();
-    } catch (...) {
-      trouble_ = store::Failure{errc::unavailable, "no memory", true, false};
-      return;
-    }
-    try {
-      auto until = never;
-      fill_request(now, until);
-      if (!renewals_.empty()) {
-        stream_.send(renewals_, now, until);
-        continue;
-      }
-    } catch (...) {
-      trouble_ = store::Failure{errc::unavailable, "no memory", true, false};
-    }
-    conclude(requests_.back(), now,
-             [&](Kept& lease) { lease.not_renewed(trouble_ ? &*trouble_ : nullptr, now); });
-    requests_.pop_back();
+// One at a time: it is written before the next one is made, so that the server doesn't wait.
+void Keeper::send_request(Clock::time_point now) noexcept {
+  if (!any_due(now) || trouble_ || !stream_.has_room()) return;
+  try {
+    requests_.emplace_back();
+    const auto give_up_at = fill_request(now);
+    if (!renewals_.empty()) return stream_.send(renewals_, now, give_up_at);
+  } catch (...) {
+    trouble_ = no_memory();
+    if (requests_.empty()) return;
   }
+  for (Kept* lease : requests_.back()) {
+    leave_request(*lease);
+    place(*lease, lease->not_renewed(&*trouble_, now));
+  }
+  requests_.pop_back();
 }
 
-void Keeper::fill_request(Clock::time_point now, Clock::time_point& until) {
+// Takes those that are due and, since one request serves many, those that are due soon.
+Clock::time_point Keeper::fill_request(Clock::time_point now) {
+  constexpr auto most = store::RenewalStream::most_renewals;
+  auto& request = requests_.back();
+  request.reserve(most);
   renewals_.clear();
-  renewals_.reserve(store::RenewalStream::most_renewals);
-  requests_.back().reserve(store::RenewalStream::most_renewals);
-  std::size_t bytes = 0;  // keys may be long
-  const auto full = [&] {
-    return renewals_.size() == store::RenewalStream::most_renewals || bytes >= most_key_bytes;
-  };
-  while (!ready_.empty() && !full()) {
-    bytes += add_to_request(ready_.front(), ready_.front().when_, now, until);
+  renewals_.reserve(most);
+  auto give_up_at = Kept::never;
+  std::size_t bytes = 0;
+  auto next = by_due_.begin();
+  for (int asked = 0; next != by_due_.end(); ++asked) {
+    if (request.size() == most || bytes >= most_key_bytes) break;
+    Kept& lease = *next++;
+    if (next != by_due_.end()) prefetch(&*next);
+    const bool due = lease.due_ <= now;
+    if (!due && (request.size() >= enough_company || asked >= most_asked)) break;
+    Kept::Try begun;
+    if (lease.begin_renewal(now, !due, begun)) {
+      set_due(lease, Kept::never);
+      lease.in_request_ = true;
+      request.push_back(&lease);
+      renewals_.push_back(begun.renewal);
+      give_up_at = std::min(give_up_at, begun.give_up_at);
+      bytes += begun.renewal.key.size();
+    } else if (due) {
+      place(lease, lease.look(now));  // things have changed
+    }
   }
-  // One request serves many: those that are due soon are renewed along with them.
-  auto candidate = schedule_.begin();
-  for (int i = 0; i < most_asked && candidate != schedule_.end() && !full(); ++i) {
-    Kept& lease = *candidate++;
-    const auto step = lease.look(now, true);
-    if (step.renew) bytes += add_to_request(lease, step.next, now, until);
-  }
-}
-
-// Returns the size of the key.
-std::size_t Keeper::add_to_request(Kept& lease, Clock::time_point end, Clock::time_point now,
-                                   Clock::time_point& until) noexcept {
-  store::Renewal renewal;
-  const auto bound = lease.begin_renewal(now, renewal);
-  if (!bound) {
-    look(lease, now);
-    return 0;
-  }
-  until = std::min(until, *bound);
-  place(lease, Kept::Place::request, end);
-  // Room was reserved.
-  requests_.back().push_back(&lease);
-  renewals_.push_back(renewal);
-  return renewal.key.size();
+  return give_up_at;
 }
 
 void Keeper::deliver(const store::RenewalAnswer& answer, Clock::time_point now) noexcept {
   auto& request = requests_.front();
   for (const auto& [index, found] : answer.not_ours) {
-    if (index >= request.size() || request[index] == nullptr) continue;
-    Kept& lease = *std::exchange(request[index], nullptr);
-    lease.not_ours(found, now);
-    look(lease, now);
-  }
-  conclude(request, now, [&](Kept& lease) {
-    if (answer.unknown_script) {
-      lease.not_renewed(nullptr, now);
-    } else if (answer.failure) {
-      lease.not_renewed(&*answer.failure, now);
-    } else {
-      lease.renewed(answer.sent, now);
-    }
-  });
-  requests_.pop_front();
-}
-
-// The request is over: tells its leases, and has each of them look further.
-void Keeper::conclude(const Request& request, Clock::time_point now, auto&& tell) noexcept {
-  for (Kept* lease : request) {
+    Kept* const lease = std::exchange(request[index], nullptr);
     if (lease == nullptr) continue;
-    tell(*lease);
-    look(*lease, now);
+    leave_request(*lease);
+    place(*lease, lease->not_ours(found, now));
   }
+  for (std::size_t i = 0; i < request.size(); ++i) {
+    if (i + 1 < request.size() && request[i + 1] != nullptr) prefetch(request[i + 1]);
+    Kept* const lease = request[i];
+    if (lease == nullptr) continue;
+    leave_request(*lease);
+    if (answer.unknown_script) {
+      place(*lease, lease->not_renewed(nullptr, now));
+    } else if (answer.failure) {
+      place(*lease, lease->not_renewed(&*answer.failure, now));
+    } else {
+      place(*lease, lease->renewed(answer.sent, now));
+    }
+  }
+  requests_.pop_front();
 }
 
 }  // namespace redlease::inline v1::runtime

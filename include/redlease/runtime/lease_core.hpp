@@ -1,6 +1,7 @@
 #ifndef REDLEASE_RUNTIME_LEASE_CORE_HPP
 #define REDLEASE_RUNTIME_LEASE_CORE_HPP
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,7 +15,7 @@
 #include <redlease/observer.hpp>
 #include <redlease/options.hpp>
 #include <redlease/runtime/backend.hpp>
-#include <redlease/runtime/keeper.hpp>
+#include <redlease/runtime/kept.hpp>
 #include <redlease/store/lease_store.hpp>
 #include <redlease/token.hpp>
 
@@ -28,6 +29,21 @@ struct Terms {
   std::optional<core::RenewalPlan::Terms> renewal;  // with auto_renew
   std::optional<std::chrono::nanoseconds> safety_margin;
   const std::string& label;
+};
+
+/// A mutex that takes little room, for those who mostly needn't wait.
+class Turn {
+ public:
+  void lock() noexcept {
+    while (taken_.exchange(1, std::memory_order_acquire) != 0) taken_.wait(1);
+  }
+  void unlock() noexcept {
+    taken_.store(0, std::memory_order_release);
+    taken_.notify_one();
+  }
+
+ private:
+  std::atomic<int> taken_{0};
 };
 
 /// What stands behind a Lease handle: the key and token, what may be believed of them, and the
@@ -69,20 +85,20 @@ class LeaseCore final : public runtime::Kept {
 
    private:
     LeaseCore& core_;
-    const std::lock_guard<std::mutex> turn_;
+    const std::lock_guard<Turn> turn_;
   };
 
   // For the keeper.
-  Step look(Clock::time_point now, bool joining) noexcept override;
-  std::optional<Clock::time_point> begin_renewal(Clock::time_point now,
-                                                 store::Renewal& renewal) noexcept override;
-  void renewed(Clock::time_point sent, Clock::time_point now) noexcept override;
-  void not_ours(store::Ownership found, Clock::time_point now) noexcept override;
-  void not_renewed(const store::Failure* failure, Clock::time_point now) noexcept override;
+  Step look(Clock::time_point now) noexcept override;
+  bool begin_renewal(Clock::time_point now, bool joining, Try& begun) noexcept override;
+  Step renewed(Clock::time_point sent, Clock::time_point now) noexcept override;
+  Step not_ours(store::Ownership found, Clock::time_point now) noexcept override;
+  Step not_renewed(const store::Failure* failure, Clock::time_point now) noexcept override;
 
   bool ours() const noexcept;
   bool may_renew() const noexcept;
-  Clock::time_point next_step(Clock::time_point now) const noexcept;
+  Step next_step() const noexcept;
+  Step look_further(Clock::time_point now) noexcept;
   bool is_lost(Clock::time_point now) noexcept;
   void leave_keeper() noexcept;
   Loss make_loss(LossReason reason) const;
@@ -91,18 +107,19 @@ class LeaseCore final : public runtime::Kept {
   Event event(Event::Kind kind, Clock::time_point now) const;
   void tell(Event::Kind kind, Clock::time_point now,
             std::optional<LossReason> reason = {}) noexcept;
+  void tell_of_failed_renewal(const store::Failure& failure) noexcept;
   void tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept;
   static void on_answer(void* context, wire::Outcome&& outcome) noexcept;
   bool answered(const wire::Outcome& outcome);
 
   std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend* backend_;  // of the process that took the lease; alive while client_ is
+  const std::unique_ptr<const std::string> label_;  // mostly there is none
   const std::string key_;
   const Token token_;
+  Turn turn_;  // one renewal or release at a time
   const std::chrono::milliseconds ttl_;
-  const std::unique_ptr<const std::string> label_;  // mostly there is none
 
-  std::mutex turn_;   // one renewal or release at a time
   std::mutex mutex_;  // guards what follows; never held during I/O
   core::LeaseState state_;
   core::RenewalPlan plan_;

@@ -25,10 +25,10 @@ LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_v
                      const store::Grant& grant, const Terms& terms)
     : client_(std::move(client)),
       backend_(&client_->here()),
+      label_(terms.label.empty() ? nullptr : std::make_unique<const std::string>(terms.label)),
       key_(key),
       token_(grant.token),
       ttl_(terms.ttl),
-      label_(terms.label.empty() ? nullptr : std::make_unique<const std::string>(terms.label)),
       state_(grant.sent, terms.ttl, terms.safety_margin) {
   if (!terms.renewal) return;
   plan_ = {*terms.renewal, grant.sent};

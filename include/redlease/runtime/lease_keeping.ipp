@@ -13,13 +13,13 @@ namespace redlease::inline v1::detail {
 
 void LeaseCore::begin_keeping() noexcept {
   if (!plan_.renews()) return;
-  Clock::time_point next;
+  Step step;
   {
     const std::lock_guard lock{mutex_};
     kept_ = true;
-    next = next_step(Clock::now());
+    step = next_step();
   }
-  backend_->keeper.keep(*this, next);
+  backend_->keeper.keep(*this, step);
 }
 
 // A renewal under way is waited for, so that the release comes behind it, unless the lease is lost.
@@ -38,71 +38,75 @@ void LeaseCore::leave_keeper() noexcept {
 
 // ---- what the keeper asks and tells -------------------------------------------------------------
 
-// Under mutex_, as the next one.
+// Under mutex_, as the next two.
 bool LeaseCore::may_renew() const noexcept {
   return plan_.renews() && !renewing_ && !by_hand_ && !state_.is_releasing();
 }
 
-// When the keeper has something to do.
-Clock::time_point LeaseCore::next_step(Clock::time_point now) const noexcept {
-  const auto end = state_.tell_end_at();
-  if (!may_renew()) return end;
-  return std::min(end, std::max(plan_.due(state_.valid_until()), now));
+runtime::Kept::Step LeaseCore::next_step() const noexcept {
+  return {may_renew() ? plan_.due(state_.valid_until()) : never, state_.tell_end_at()};
 }
 
-runtime::Kept::Step LeaseCore::look(Clock::time_point now, bool joining) noexcept {
-  const std::lock_guard lock{mutex_};
-  if (state_.is_released()) return {Clock::time_point::max()};
+runtime::Kept::Step LeaseCore::look_further(Clock::time_point now) noexcept {
+  if (state_.is_released()) return {};
   if (now >= state_.tell_end_at()) state_.lost(LossReason::expired, now);
-  if (is_lost(now)) return {Clock::time_point::max()};
-  if (may_renew()) {
-    const auto valid_until = state_.valid_until();
-    const auto due = joining ? plan_.may_join_at(valid_until) : plan_.due(valid_until);
-    if (now >= due) return {state_.tell_end_at(), true};
-  }
-  return {next_step(now)};
+  if (is_lost(now)) return {};
+  return next_step();
 }
 
-std::optional<Clock::time_point> LeaseCore::begin_renewal(Clock::time_point now,
-                                                          store::Renewal& renewal) noexcept {
+runtime::Kept::Step LeaseCore::look(Clock::time_point now) noexcept {
   const std::lock_guard lock{mutex_};
-  if (by_hand_ || !state_.held(now)) return std::nullopt;
+  return look_further(now);
+}
+
+bool LeaseCore::begin_renewal(Clock::time_point now, bool joining, Try& begun) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (!may_renew() || now >= state_.tell_end_at() || !state_.held(now)) return false;
+  const auto valid_until = state_.valid_until();
+  if (now < (joining ? plan_.may_join_at(valid_until) : plan_.due(valid_until))) return false;
   renewing_ = true;
   state_.begin_renewal(now, ttl_);
-  renewal = {key_, token_.reveal(), ttl_};
-  return core::RenewalPlan::try_until(now, state_.ends_at());
+  begun = {{key_, token_.reveal(), ttl_}, core::RenewalPlan::try_until(now, state_.ends_at())};
+  return true;
 }
 
-void LeaseCore::renewed(Clock::time_point sent, Clock::time_point now) noexcept {
-  const std::lock_guard lock{mutex_};
-  if (!std::exchange(renewing_, false)) return;
-  state_.renewed(sent, ttl_, now);
-  plan_.succeeded();
-  if (!is_lost(now)) tell(Event::Kind::renewed, now);
-}
-
-void LeaseCore::not_ours(store::Ownership found, Clock::time_point now) noexcept {
-  const std::lock_guard lock{mutex_};
-  if (!std::exchange(renewing_, false)) return;
-  state_.lost(found == Ownership::other ? LossReason::taken : LossReason::missing, now);
-  is_lost(now);
-}
-
-void LeaseCore::not_renewed(const store::Failure* failure, Clock::time_point now) noexcept {
+runtime::Kept::Step LeaseCore::renewed(Clock::time_point sent, Clock::time_point now) noexcept {
   const std::lock_guard lock{mutex_};
   if (std::exchange(renewing_, false)) {
-    if (failure != nullptr && failure->in_doubt) {
-      state_.renewal_in_doubt(ttl_);
-    } else {
-      state_.renewal_refused();
-    }
+    state_.renewed(sent, ttl_, now);
+    plan_.succeeded();
+    if (!is_lost(now)) tell(Event::Kind::renewed, now);
   }
-  if (failure == nullptr) return;
-  plan_.failed(now, state_.ends_at());
-  if (is_lost(now) || !backend_->notifier.listening()) return;
+  return look_further(now);
+}
+
+runtime::Kept::Step LeaseCore::not_ours(store::Ownership found, Clock::time_point now) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (std::exchange(renewing_, false)) {
+    state_.lost(found == Ownership::other ? LossReason::taken : LossReason::missing, now);
+  }
+  return look_further(now);
+}
+
+runtime::Kept::Step LeaseCore::not_renewed(const store::Failure* failure,
+                                           Clock::time_point now) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (std::exchange(renewing_, false)) {
+    const bool in_doubt = failure != nullptr && failure->in_doubt;
+    in_doubt ? state_.renewal_in_doubt(ttl_) : state_.renewal_refused();
+  }
+  if (failure != nullptr) {
+    plan_.failed(now, state_.ends_at());
+    if (!is_lost(now)) tell_of_failed_renewal(*failure);
+  }
+  return look_further(now);
+}
+
+void LeaseCore::tell_of_failed_renewal(const store::Failure& failure) noexcept {
+  if (!backend_->notifier.listening()) return;
   try {
-    auto described = *failure;
-    described.what = backend_->store.describe("renew", key_, failure->what);
+    auto described = failure;
+    described.what = backend_->store.describe("renew", key_, failure.what);
     tell_of_trouble(Event::Kind::renew_failed, described);
   } catch (...) {
     // No memory for an event.
@@ -129,15 +133,15 @@ LeaseCore::ByHand::ByHand(LeaseCore& core) : core_(core), turn_(core.turn_) {
 }
 
 LeaseCore::ByHand::~ByHand() {
-  Clock::time_point next;
+  Step step;
   {
     const std::lock_guard lock{core_.mutex_};
     core_.by_hand_ = false;
     const auto now = Clock::now();
     if (!core_.kept_ || core_.state_.is_released() || core_.state_.loss(now)) return;
-    next = core_.next_step(now);
+    step = core_.next_step();
   }
-  core_.backend_->keeper.keep(core_, next);
+  core_.backend_->keeper.keep(core_, step);
 }
 
 // ---- the signal ---------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ std::stop_token LeaseCore::stop_token() {
   backend_->notifier.start();
   backend_->keeper.start();
   std::stop_token token;
-  Clock::time_point next;
+  Step step;
   {
     const std::lock_guard lock{mutex_};
     if (auto others = given_out()) return *others;
@@ -175,9 +179,9 @@ std::stop_token LeaseCore::stop_token() {
     token = stop_request_->source.get_token();
     kept_ = true;
     state_.warn_before_end();
-    next = next_step(Clock::now());
+    step = next_step();
   }
-  backend_->keeper.keep(*this, next);
+  backend_->keeper.keep(*this, step);
   return token;
 }
 

@@ -58,6 +58,8 @@ class RenewalStream {
   void advance();
   /// The answer to the oldest request, if it is there by now.
   std::optional<RenewalAnswer> next_answer(Clock::time_point now);
+  /// False if there is nothing to be read that came with the latest answer.
+  bool may_have_answer() const noexcept;
 
   /// What to poll, if anything: a descriptor or -1, and the events of poll(2).
   int fd() const noexcept;

@@ -32,13 +32,17 @@ void RenewalStream::send(std::span<const Renewal> renewals, Clock::time_point no
   under_way_.push_back({now, until, renewals.size(), !has_script_});
   const auto before = outbox_.size();
   try {
-    wire::CommandWriter command{outbox_, 3 + 3 * renewals.size()};
+    const auto ttl = renewals.front().ttl;
+    const bool same_ttl = std::all_of(renewals.begin(), renewals.end(),
+                                      [ttl](const Renewal& r) { return r.ttl == ttl; });
+    const auto ttls = same_ttl ? 1 : renewals.size();
+    wire::CommandWriter command{outbox_, 3 + 2 * renewals.size() + ttls};
     command.add(has_script_ ? "EVALSHA" : "EVAL");
     command.add(has_script_ ? lua::renew_many.sha1 : lua::renew_many.text);
     command.add(renewals.size());
     for (const auto& renewal : renewals) command.add(renewal.key);
-    for (const auto& renewal : renewals) {
-      command.add(renewal.token);
+    for (const auto& renewal : renewals) command.add(renewal.token);
+    for (const auto& renewal : renewals.first(ttls)) {
       command.add(static_cast<std::uint64_t>(renewal.ttl.count()));
     }
   } catch (...) {
@@ -86,6 +90,10 @@ std::optional<RenewalAnswer> RenewalStream::next_answer(Clock::time_point now) {
   RenewalAnswer answer{under_way_.front().sent, {}, broken_};
   under_way_.pop_front();
   return answer;
+}
+
+bool RenewalStream::may_have_answer() const noexcept {
+  return connection_ ? connection_->has_unparsed() : !idle();
 }
 
 std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
