@@ -110,7 +110,7 @@ TEST_F(KeeperLifetimeTest, LeasesOutliveTheirClient) {
   lease.reset();
   other.reset();
   EXPECT_TRUE(becomes_absent("k"));
-  EXPECT_EQ(told(Event::Kind::lost), 1U);
+  EXPECT_TRUE(eventually(10s, [&] { return told(Event::Kind::lost) == 1U; }));
 }
 
 // Whoever is the last owner, in whatever state its lease is.
