@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -46,12 +47,40 @@ Answer to_answer(const redisReply& reply) {
   return answer;
 }
 
+// Administrators come from an address of their own, so that no client's ever looks like theirs:
+// ports are used again.
+constexpr in_addr_t admins_host = INADDR_LOOPBACK + 1;
+constexpr auto admins_name = "127.0.0.2:";
+
 std::string local_address(int fd) {
   sockaddr_in address{};
   socklen_t size = sizeof address;
   const int result = ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
   if (result != 0 || address.sin_family != AF_INET) return {};
-  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  return admins_name + std::to_string(ntohs(address.sin_port));
+}
+
+sockaddr_in address_of(in_addr_t host, std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(host);
+  address.sin_port = htons(port);
+  return address;
+}
+
+// Blocks for as long as the loopback takes: a server that is stopped still accepts.
+int connect_from_admins_host(std::uint16_t port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto from = address_of(admins_host, 0);
+  const auto to = address_of(INADDR_LOOPBACK, port);
+  const auto* const source = reinterpret_cast<const sockaddr*>(&from);
+  const auto* const target = reinterpret_cast<const sockaddr*>(&to);
+  if (fd < 0 || ::bind(fd, source, sizeof from) != 0 || ::connect(fd, target, sizeof to) != 0) {
+    const std::string why = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    throw std::runtime_error("admin: connect: " + why);
+  }
+  return fd;
 }
 
 std::string formatted(const std::vector<std::string>& args) {
@@ -84,7 +113,7 @@ AdminConnection::AdminConnection(redisContext* context) : context_(context) {
 }
 
 AdminConnection AdminConnection::to_port(std::uint16_t port) {
-  return AdminConnection(redisConnectWithTimeout("127.0.0.1", port, connect_timeout));
+  return AdminConnection(redisConnectFd(connect_from_admins_host(port)));
 }
 
 AdminConnection AdminConnection::to_socket(const std::string& path) {

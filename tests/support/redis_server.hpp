@@ -68,7 +68,7 @@ class RedisServer {
   AdminConnection connect_admin(const std::string& name);
 
   // The address of the connection that admin() uses, as MONITOR shows it, and of all
-  // administrators' connections so far. Empty without TCP.
+  // administrators' connections so far; no client's can be the same. Empty without TCP.
   std::string admin_address();
   std::set<std::string> admin_addresses() const;
 
