@@ -113,7 +113,7 @@ RedisServer::~RedisServer() {
 
 void RedisServer::write_config() const {
   std::ofstream config(directory_.path + "/redis.conf");
-  config << "bind 127.0.0.1\nport " << port_ << "\nunixsocket " << socket_path()
+  config << "bind 127.0.0.1\nprotected-mode no\nport " << port_ << "\nunixsocket " << socket_path()
          << "\nunixsocketperm 700\ndir " << directory_.path
          << "\ndaemonize no\nlogfile \"\"\nsave \"\"\nappendonly no\n";
   if (const std::string& password = options_.requirepass; !password.empty()) {
