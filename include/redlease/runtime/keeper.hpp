@@ -65,7 +65,7 @@ class Keeper {
 
   // The thread's.
   void run() noexcept;
-  void communicate(Clock::time_point next) noexcept;
+  bool communicate(Clock::time_point next) noexcept;
 
   // Under mutex_.
   void wake_at(Clock::time_point when) noexcept;

@@ -160,7 +160,6 @@ void Keeper::run() noexcept {
   std::unique_lock lock{mutex_};
   while (!stopping_) {
     const auto now = Clock::now();
-    if (nudged_.exchange(false)) waking_at_ = {};
     bool more = look_at_ends(now);
     more = fail_due(now) || more;
     connect(now);
@@ -169,8 +168,9 @@ void Keeper::run() noexcept {
     // A timer that goes off for nothing is cheaper than one that is set for each request.
     if (next > now && (next < waking_at_ || waking_at_ <= now)) wake_at(next);
     lock.unlock();
-    communicate(next);
+    const bool timer_went_off = communicate(next);
     lock.lock();
+    if (timer_went_off) waking_at_ = {};  // to be set anew; others may have set it
     for (const auto& answer : answers_) deliver(answer, Clock::now());
     answers_.clear();
   }
@@ -190,17 +190,19 @@ Clock::time_point Keeper::next_instant(Clock::time_point now) noexcept {
   return next;
 }
 
-// Without the mutex: writes, waits until something happens or `next` comes, and reads.
-void Keeper::communicate(Clock::time_point next) noexcept {
+// Without the mutex: writes, waits until something happens or `next` comes, and reads. True if the
+// timer has gone off.
+bool Keeper::communicate(Clock::time_point next) noexcept {
+  std::array<pollfd, 2> polled{};
   try {
     const bool was_connected = stream_.connected();
     stream_.advance();
-    if (stream_.connected() && !was_connected) return;  // there is something to send now
-    std::array<pollfd, 2> polled{{{timer_->fd(), POLLIN, 0}, {stream_.fd(), stream_.events(), 0}}};
-    const bool wait = next > Clock::now() && !nudged_.load();
+    if (stream_.connected() && !was_connected) return false;  // there is something to send now
+    polled = {{{timer_->fd(), POLLIN, 0}, {stream_.fd(), stream_.events(), 0}}};
+    const bool wait = next > Clock::now() && !nudged_.exchange(false);
     (void)::poll(polled.data(), polled.size(), wait ? -1 : 0);
     const auto now = Clock::now();
-    if (polled[1].revents == 0 && stream_.wake_at(now) > now) return;
+    if (polled[1].revents == 0 && stream_.wake_at(now) > now) return polled[0].revents != 0;
     while (auto answer = stream_.next_answer(now)) {
       answers_.push_back(std::move(*answer));
       if (!stream_.may_have_answer()) break;
@@ -210,6 +212,7 @@ void Keeper::communicate(Clock::time_point next) noexcept {
   } catch (...) {
     trouble_ = no_memory();
   }
+  return polled[0].revents != 0;
 }
 
 bool Keeper::look_at_ends(Clock::time_point now) noexcept {
