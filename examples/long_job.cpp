@@ -2,15 +2,16 @@
 ///
 /// The lease is renewed while the job works, so that the ttl can be short: should this process die,
 /// another one may start after 1.5 s and not after an hour. And when the lease is lost, the job
-/// hears of it in time: it stops between two chunks of its work, before anybody else may begin.
+/// hears of it and stops between two chunks of its work.
 ///
 /// The faults, in the middle of the job:
 ///   none          the job ends and gives the lease back
-///   delete-key    an operator takes the lease away: noticed by the next renewal
+///   delete-key    an operator takes the lease away: noticed by the next renewal. Another one may
+///                 have begun by then
 ///   stop-process  this process is stopped for longer than the ttl, as by a debugger or a
-///                 hypervisor: when it goes on, the lease is known to be lost
+///                 hypervisor: noticed at the first look when it goes on
 ///   pause-server  the server of --server-pid stops answering for longer than the ttl: a timer in
-///                 this process ends the lease, nothing else could
+///                 this process ends the lease, before anybody else may begin
 /// To try them by hand, run the job with --chunks 600 and use redis-cli or kill.
 ///
 /// The exit code is 0 if the job ended as it should: done without a fault, and with one stopped
@@ -109,10 +110,10 @@ void strike(const Options& options, Resumer& resumer) {
   if (options.fault == "pause-server") resumer.stop(options.server_pid);
 }
 
-/// Works chunk by chunk, and returns how many are done: all of them, unless a stop is requested.
-int work(const Options& options, const std::stop_token& lost, Resumer& resumer) {
+/// Works chunk by chunk, and returns how many are done: all of them, unless the lease is lost.
+int work(const Options& options, const redlease::Lease& lease, Resumer& resumer) {
   for (int done = 0; done < options.chunks; ++done) {
-    if (lost.stop_requested()) return done;
+    if (!lease.held()) return done;
     if (done == options.chunks / 2 && options.fault != "none") strike(options, resumer);
     std::this_thread::sleep_for(chunk_time);
     if ((done + 1) % 10 == 0) say(fmt::format("{} of {} chunks", done + 1, options.chunks));
@@ -133,10 +134,9 @@ bool run(const Options& options) {
   say(fmt::format("{} is ours for {} ms, and renewed while we work", key, ttl.count()));
 
   // A callback hears of the loss even while the work is busy with something else.
-  const auto lost = lease->stop_token();
-  const std::stop_callback on_loss{lost, [] { say("the lease is lost: stop!"); }};
+  const std::stop_callback on_loss{lease->stop_token(), [] { say("the lease is lost: stop!"); }};
 
-  const int done = work(options, lost, resumer);
+  const int done = work(options, *lease, resumer);
   if (const auto loss = lease->loss()) {
     // The next holder may begin from now on. What is done is done; nothing more is written.
     say(fmt::format("stopped after {} of {} chunks; lost: {}, held for {} ms", done, options.chunks,

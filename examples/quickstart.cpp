@@ -51,7 +51,7 @@ bool book_order(redlease::Client& redis) {
   auto lease = redis.acquire("order:lock:10086", {.at_most = 2s}, {.ttl = 8s, .auto_renew = true});
   if (!lease) return false;
 
-  std::stop_token lost = lease->stop_token();  // requested before anybody else may have the lease
+  std::stop_token lost = lease->stop_token();  // requested in time, if the server keeps the key
   Transaction books;                           // rolls back unless it is committed
   for (int line = 0; line < 3 && !lost.stop_requested(); ++line) books.reserve_stock();
   lease->ensure_held(500ms);  // throws LeaseLost unless 500 ms are left for certain

@@ -58,7 +58,8 @@ class Client {
   explicit Client(std::string_view url, ClientOptions options = {});
 
   /// One attempt. Empty if the key is held by another, or holds something that is no lease:
-  /// inspect() tells. On return the lease is held.
+  /// inspect() tells. On return the lease is held: a reply that comes when nothing, or with
+  /// auto_renew only the safety margin, is left of it is answered by giving it back.
   /// Blocks for at most two command time-outs, plus a connect time-out if not connected.
   /// Throws Error{in_doubt} if the server got the request but the outcome could not be found
   /// out: nothing is held then, and the key is freed by a clean-up, or at the latest by its ttl.
@@ -84,7 +85,8 @@ class Client {
   /// For operators: what a key holds now; empty if there is none. Blocks like try_acquire().
   std::optional<Inspection> inspect(std::string_view key);
   /// For operators: deletes the key if it still holds exactly what was inspected. False if it
-  /// doesn't; then nothing has changed. Its holder learns of it as of any loss. Blocks like
+  /// doesn't; then nothing has changed. Its holder learns of it with its
+  /// next request, and goes on until then: with auto_renew for up to `renew_every`. Blocks like
   /// try_acquire(). Throws std::invalid_argument unless `inspection.is_lease()`.
   bool break_lease(std::string_view key, const Inspection& inspection);
 

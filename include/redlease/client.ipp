@@ -59,7 +59,7 @@ class Acquirer {
   }
 
   std::unique_ptr<detail::LeaseCore> try_once() {
-    auto acquisition = backend_.store.acquire(key_, terms_.ttl, Clock::time_point::max());
+    auto acquisition = backend_.store.acquire(key_, terms_.span(), Clock::time_point::max());
     if (acquisition.failure) give_up(std::move(*acquisition.failure));
     if (!acquisition.grant) return contended();
     return acquired(*acquisition.grant);
@@ -71,7 +71,7 @@ class Acquirer {
     std::optional<Clock::time_point> answered_at;
     while (!wait.stop.stop_requested()) {
       const auto began = Clock::now();
-      auto acquisition = backend_.store.acquire(key_, terms_.ttl, plan.deadline());
+      auto acquisition = backend_.store.acquire(key_, terms_.span(), plan.deadline());
       if (acquisition.grant) return acquired(*acquisition.grant);
       if (acquisition.failure && !acquisition.failure->transient) {
         give_up(std::move(*acquisition.failure));

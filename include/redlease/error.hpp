@@ -54,7 +54,8 @@ struct Loss {
   std::chrono::nanoseconds held_for{0};  ///< from acquisition to loss
 };
 
-/// The lease is lost, for good. It is the one error that callers handle differently from all
+/// The lease is lost, for good. (Only Lease::ensure_held(min) also throws it when less than `min`
+/// is left of a lease that is held.) It is the one error that callers handle differently from all
 /// others: the work done under the lease may have overlapped with somebody else's.
 class LeaseLost : public Error {
  public:

@@ -20,7 +20,7 @@ class Category final : public std::error_category {
       case errc::in_doubt:
         return "the request may or may not have run";
       case errc::unavailable:
-        return "no definite answer from the server";
+        return "the server could not be reached, or did not answer in time";
       case errc::rejected:
         return "the server refused";
       case errc::protocol:

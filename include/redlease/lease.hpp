@@ -30,7 +30,8 @@ class LeaseCore;
 ///     when the server says that the key is gone or another's, or when validity ends unrenewed.
 ///  5. The work hears of it in time. stop_token() is requested when the lease is lost, and that is
 ///     `safety_margin` before validity ends at the latest: a local timer sees to it while the
-///     network is silent. From then on held(), loss() and LeaseLost say the same.
+///     network is silent. From then on held(), loss() and LeaseLost say the same. A key that
+///     somebody deletes or takes is found out by the next request: see below.
 ///  6. A renewal never creates a key. With `auto_renew` the client's keeper renews the lease every
 ///     `renew_every`; what fails is tried again sooner, as long as there is time.
 ///  7. Unknown is not failed. A request whose answer is missing may have run; it is found out
@@ -42,15 +43,16 @@ class LeaseCore;
 /// What no lease can promise: to stop a holder that was paused from writing late. It looks at
 /// held() before the write, is paused behind it, and writes when the lease is another's. Give the
 /// irreversible step room with ensure_held(), and let the database have the last word: a unique
-/// key, a version, a conditional update. Nor does it survive a server that loses its memory: Redis
-/// replicates asynchronously.
+/// key, a version, a conditional update. Nor does it survive a server that restarts without
+/// persistence, fails over (Redis replicates asynchronously), evicts keys or is told to delete
+/// them: then the lease looks held until the next request finds out, with `auto_renew` the next
+/// renewal.
 ///
 /// What to do on loss: stop, undo what can be undone, and do not touch the resource again. After a
 /// loss by the clock there is still the safety margin to do that in; after a loss that the server
-/// told, the next holder may be at work already. Long work asks stop_token() between its steps or
-/// registers a callback with it. Nor can a lease be kept by a server that restarts without
-/// persistence, fails over, evicts keys or is told to delete them: then the next request finds out,
-/// with `auto_renew` the next renewal.
+/// told, the next holder may be at work already. Long work asks held() between its steps, or
+/// registers a callback with stop_token(). (After a pause held() is false at once, and the stop
+/// request follows as soon as a thread has woken up.)
 ///
 /// held(), remaining(), loss() and stop_token() may be called from any thread at any time, as may
 /// renew() and release(), which then take turns (and so may wait for each other's time). Moving,
@@ -72,8 +74,8 @@ class Lease {
   /// The token in Redis. Throws std::invalid_argument for a moved-from lease.
   const Token& token() const;
 
-  /// How long the key stays ours for certain; zero unless held. It counts to the end of validity,
-  /// which comes `safety_margin` later than the loss by the clock. Doesn't block.
+  /// How long the key stays ours for certain; zero unless held. It counts to the end of validity;
+  /// with auto_renew or stop_token() the lease is lost `safety_margin` before that. Doesn't block.
   std::chrono::nanoseconds remaining() const noexcept;
   /// True while the key is ours for certain, provided that the server keeps it (see above). False
   /// from the start of a release. Doesn't block.
@@ -86,24 +88,26 @@ class Lease {
   void ensure_held(Duration min = std::chrono::nanoseconds{0}) const;
   /// For the work under the lease: requested when the lease is lost, and at the latest
   /// `safety_margin` before validity ends, whatever the network does. See "What to do on loss".
-  /// Never requested by release(). Asked for when it is over already, it is requested (after a
-  /// release only if it wasn't asked for before). From the
-  /// first call on, a lease without auto_renew is lost that margin before its validity ends, too:
-  /// held(), loss() and this agree. Callbacks run on a thread of the library that does nothing
-  /// else: they may take their time, and release or destroy the lease or the client; but, as with
-  /// all std::stop_callback, they must not throw. Throws std::system_error if the system gives no
-  /// thread for that, std::invalid_argument for a moved-from or inherited lease. Doesn't block.
+  /// release() doesn't request it. A token first asked for after the end, by loss or release, is
+  /// requested already. From the first call on, a lease without auto_renew is lost that margin
+  /// before its validity ends, too: held(), loss() and this agree. Callbacks run on a thread of the
+  /// library that runs nothing but user code: they may take their time, and release or destroy the
+  /// lease or the client; but, as with all std::stop_callback, they must not throw. Throws
+  /// std::system_error if the system gives no thread for that, std::invalid_argument for a
+  /// moved-from or inherited lease. Doesn't block.
   std::stop_token stop_token() const;
   /// How the lease was lost; empty while it is held and after a release. Doesn't block.
   std::optional<Loss> loss() const;
 
   /// Makes the lease last its ttl (as acquired, or the one given) from now on. Blocks for at most
   /// two command time-outs, and a connect time-out if there is no connection, but never beyond the
-  /// validity that is left. With auto_renew the next renewal of the keeper follows as if this had
-  /// been its own. Throws LeaseLost; Error{rejected, unavailable} if it did not happen,
+  /// validity that is left. With auto_renew the keeper goes on, and never
+  /// shortens validity: after a longer ttl it waits until its own one would be longer, a shorter
+  /// one it renews at once. Throws LeaseLost; Error{rejected, unavailable} if it did not happen,
   /// and {in_doubt, protocol} if it may have: the lease is then held for what was left before, or
   /// for `ttl` from the call if that is shorter. Throws Error{in_doubt} while a release is in
-  /// doubt, and std::invalid_argument if there is nothing to renew or the ttl is out of range.
+  /// doubt, and std::invalid_argument if there is nothing to renew, or the ttl is out of
+  /// range or not longer than the safety margin.
   void renew();
   void renew(Duration ttl);
   /// The same as renew(), reported in `error`, which is cleared on success;

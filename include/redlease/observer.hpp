@@ -31,7 +31,7 @@ struct Event {
   std::string server;
   std::chrono::nanoseconds waited{0};
   std::chrono::nanoseconds held_for{0};  ///< since the acquisition
-  std::chrono::nanoseconds left{0};      ///< of validity
+  std::chrono::nanoseconds left{0};      ///< of validity; 0 for a lease that is lost
   std::optional<LossReason> reason;
   std::error_code error;  ///< for renew_failed, in_doubt and background_error
   std::string message;    ///< for people; no secret in it
@@ -43,7 +43,7 @@ const char* to_string(Event::Kind kind) noexcept;
 /// Implemented by those who want to know. Events of one client come one after the other, in the
 /// order in which they happened, on a thread that runs nothing but user code: an observer may take
 /// its time, throw (it is ignored), call exit(), and use or destroy clients and leases. No renewal
-/// and no stop request waits for it.
+/// waits for it, and no stop request for longer than some milliseconds.
 class Observer {
  public:
   virtual ~Observer() = default;

@@ -27,7 +27,8 @@ struct ClientOptions {
   std::optional<std::string> password{};
   std::optional<int> database{};    ///< 0 unless the URL says otherwise
   std::string client_name{};        ///< CLIENT SETNAME; none if empty
-  std::size_t max_connections = 4;  ///< 1 to 64; they are shared by all threads
+  std::size_t max_connections = 4;  ///< 1 to 64; they are shared by all threads. One more for
+                                    ///< automatic renewals
   std::shared_ptr<Observer> observer{};
 };
 
@@ -35,10 +36,12 @@ struct ClientOptions {
 struct LeaseOptions {
   Duration ttl = std::chrono::seconds{30};  ///< 1 ms to 10 years; rounded up to whole milliseconds
   bool auto_renew = false;                  ///< the client's keeper thread renews it in time
-  std::optional<Duration> renew_every{};    ///< with auto_renew; ttl / 3 if not given
+  std::optional<Duration> renew_every{};  ///< with auto_renew; ttl / 3 if not given. Together with
+                                          ///< safety_margin below 99 % of the ttl
   std::optional<Duration> safety_margin{};  ///< see Lease::stop_token(); ttl / 10 if not given
   std::optional<Duration> max_hold{};       ///< with auto_renew: no renewal begins later than that
-                                            ///< after the acquisition; no limit if not given
+                                            ///< after the acquisition. So the lease may be held for
+                                            ///< nearly a ttl longer, and then it expires
   bool fencing = false;                     ///< not in this version: refused with a clear error
   int min_replicas = 0;                     ///< not in this version: anything but 0 is refused
   std::string label{};                      ///< for metrics and events; never the key

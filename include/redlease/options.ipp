@@ -82,19 +82,21 @@ void check_keeping(const LeaseOptions& options) {
   if (options.safety_margin) {
     if (margin < 0ns) refuse("safety_margin", to_text(margin), "must not be negative");
     if (margin >= certain) {
-      refuse(
-          "safety_margin", to_text(margin),
-          fmt::format("must be less than ttl less 1 % for drifting clocks ({})", to_text(certain)));
+      refuse("safety_margin", to_text(margin),
+             fmt::format("must be below 99 % of the ttl ({})", to_text(certain)));
     }
   }
   if (!options.auto_renew) return;
   const std::chrono::nanoseconds every = options.renew_every.value_or(ttl / 3);
   if (every < certain - margin) return;
-  const auto rule = fmt::format(
-      "renew_every ({}) and safety_margin ({}) must together be less than ttl less 1 % ({})",
-      to_text(every), to_text(margin), to_text(certain));
-  if (options.renew_every) refuse("renew_every", to_text(every), rule);
-  refuse("safety_margin", to_text(margin), rule);
+  const auto limit = fmt::format("below 99 % of the ttl ({})", to_text(certain));
+  if (options.renew_every) {
+    refuse("renew_every", to_text(every),
+           fmt::format("must with the safety_margin ({}{}) be {}", to_text(margin),
+                       options.safety_margin ? "" : ", the default", limit));
+  }
+  refuse("safety_margin", to_text(margin),
+         fmt::format("must with the default renew_every (ttl / 3) be {}", limit));
 }
 
 }  // namespace

@@ -626,6 +626,38 @@ TEST_F(KeepingTest, B23RemainingIsNeverOptimistic) {
   lease.release();
 }
 
+// B23: an acquisition whose reply comes when only the margin is left hands out nothing.
+TEST_F(KeepingTest, B23ALateReplyInTheMarginIsNoLease) {
+  FaultProxy proxy{server.port()};
+  Client far{proxy.url(), watched(patient())};
+  far.ping();
+  proxy.delay_replies(2500ms);
+  const LeaseOptions wide{.ttl = 4s, .auto_renew = true, .safety_margin = Duration{2s}};
+  EXPECT_THAT(thrown_by_acquire(far, "k", wide), failed(errc::unavailable, "safety margin"));
+  bool called = false;
+  EXPECT_FALSE(thrown_by([&] {
+                 return far.with_lease("w", {.at_most = 3s}, wide, [&](Lease&) { called = true; });
+               }).nothing());
+  EXPECT_FALSE(called);
+  proxy.pass_through();
+  EXPECT_TRUE(becomes_absent("k", 2s)) << "it was given back";
+  EXPECT_EQ(told(Event::Kind::lost), 0U);
+}
+
+// A renewal that timed out may have run: the event doesn't say that it didn't.
+TEST_F(KeepingTest, ARenewalWithoutAnswerIsInDoubt) {
+  FaultProxy proxy{server.port()};
+  Client far{proxy.url(), watched(hasty())};
+  auto lease = must_acquire(far, "k", kept(5s, 100ms));
+  ASSERT_TRUE(told_again(Event::Kind::renewed));
+  proxy.black_hole(true);
+  ASSERT_TRUE(log->has(Event::Kind::renew_failed));
+  const auto first = log->of(Event::Kind::renew_failed).front();
+  EXPECT_EQ(first.error, errc::in_doubt);
+  EXPECT_THAT(first.message, ::testing::HasSubstr("may have run"));
+  proxy.pass_through();
+}
+
 // B23: a renewal whose reply comes when the lease is lost does not revive it.
 TEST_F(KeepingTest, B23AReplyBehindTheMarginRevivesNothing) {
   FaultProxy proxy{server.port()};

@@ -476,6 +476,23 @@ TEST_F(LosingTest, AskedForTooLate) {
   EXPECT_EQ(late.loss()->reason, LossReason::expired);
 }
 
+// A renewal that would leave nothing of the lease is a bug in the call, and changes nothing.
+TEST_F(LosingTest, B86ARenewalShorterThanTheMarginIsRefused) {
+  auto lease =
+      must_acquire(client, "k", {.ttl = 20s, .auto_renew = true, .safety_margin = Duration{500ms}});
+  EXPECT_THAT(thrown_by([&] { lease.renew(500ms); }), refused("safety_margin"));
+  EXPECT_TRUE(lease.held());
+  EXPECT_GT(server.pttl("k"), 15s);
+  EXPECT_THAT(thrown_by([&] { lease.renew(10s); }), succeeded());
+  lease.release();
+
+  auto plain = must_acquire(client, "plain", {.ttl = 20s, .safety_margin = Duration{10s}});
+  EXPECT_THAT(thrown_by([&] { plain.renew(5s); }), succeeded()) << "nobody asked to be warned";
+  EXPECT_TRUE(plain.stop_token().stop_possible());
+  ASSERT_TRUE(eventually(10s, [&] { return plain.loss().has_value(); }));
+  EXPECT_GE(plain.loss()->held_for, 0s);
+}
+
 // A moved-from lease has none; a moved one keeps its own.
 TEST_F(LosingTest, B81TheTokenFollowsTheLease) {
   auto lease = must_acquire(client, "k", kept(20s, 20ms));

@@ -79,7 +79,7 @@ TEST(LeaseOptionsCheck, ARenewalMustComeBeforeTheEnd) {
 TEST(LeaseOptionsCheck, TheSafetyMarginLeavesSomethingOfTheLease) {
   EXPECT_EQ(refusal(LeaseOptions{.ttl = 1s, .safety_margin = 900ms}), "accepted");
   EXPECT_THAT(refusal(LeaseOptions{.ttl = 1s, .safety_margin = 990ms}),
-              HasSubstr("safety_margin = 990ms: must be less than ttl less 1 %"));
+              HasSubstr("safety_margin = 990ms: must be below 99 % of the ttl"));
   EXPECT_THAT(refusal(LeaseOptions{.safety_margin = -1ms}),
               HasSubstr("safety_margin = -1ms: must not be negative"));
   EXPECT_THAT(refusal(LeaseOptions{.auto_renew = true, .max_hold = 0ms}), HasSubstr("max_hold"));

@@ -39,6 +39,8 @@ class LeaseState {
   /// From now on the lease is lost a margin before its validity ends (a tenth of the ttl, if none
   /// was given): its holder needs some time to stop.
   void warn_before_end() noexcept { warns_ = true; }
+  /// Whether a renewal with this ttl would leave anything of the lease.
+  bool can_last(Span ttl) const noexcept { return !warns_ || margin_ < ttl - drift(ttl); }
   /// The lease is lost then, unless it is renewed.
   Instant ends_at() const noexcept { return warns_ ? valid_until_ - margin() : valid_until_; }
   /// When to tell of that: a moment earlier, since nobody hears of it sooner than it is told.

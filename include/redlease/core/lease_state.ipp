@@ -18,7 +18,7 @@ void LeaseState::expire(Instant now) noexcept {
   if (may_end && now >= ends_at()) {
     phase_ = Phase::lost;
     reason_ = LossReason::expired;
-    ended_ = ends_at();
+    ended_ = std::max(ends_at(), acquired_);
   }
 }
 

@@ -24,6 +24,11 @@ namespace redlease::inline v1::detail {
 /// How a lease is to be held: LeaseOptions, as checked, with the defaults filled in.
 struct Terms {
   explicit Terms(const LeaseOptions& options);
+  /// With auto_renew a lease ends a margin before its validity does.
+  store::Span span() const noexcept {
+    if (!renewal) return {ttl};
+    return {ttl, safety_margin.value_or(std::chrono::nanoseconds{ttl} / 10)};
+  }
 
   std::chrono::milliseconds ttl;
   std::optional<core::RenewalPlan::Terms> renewal;  // with auto_renew

@@ -52,11 +52,11 @@ bool LeaseCore::held() noexcept { return remaining() > std::chrono::nanoseconds{
 bool LeaseCore::is_lost(Clock::time_point now) noexcept {
   const auto reason = state_.loss(now);
   if (reason && !std::exchange(loss_told_, true)) {
-    tell(Event::Kind::lost, state_.ended_at(), reason);
     if (stop_request_) {
       backend_->notifier.request_stop(std::move(stop_request_));
       backend_->keeper.nudge();
     }
+    tell(Event::Kind::lost, state_.ended_at(), reason);
   }
   return reason.has_value();
 }
@@ -118,6 +118,11 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
     require_held("renew", now);
     if (state_.is_releasing()) {
       throw Error{errc::in_doubt, fmt::format("renew {}: a release is in doubt", quote(key_))};
+    }
+    if (!state_.can_last(ttl)) {
+      throw std::invalid_argument(
+          fmt::format("renew {}: ttl = {}: must be more than the lease's safety_margin and 1 %",
+                      quote(key_), to_text(ttl)));
     }
     state_.begin_renewal(now, ttl);
     limit = state_.ends_at();
@@ -273,6 +278,7 @@ void LeaseCore::tell(Event::Kind kind, Clock::time_point now,
   try {
     auto happened = event(kind, now);
     happened.reason = reason;
+    if (reason) happened.left = std::chrono::nanoseconds{0};
     notifier.notify(std::move(happened));
   } catch (...) {
     // No memory for an event.

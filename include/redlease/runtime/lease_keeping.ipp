@@ -107,6 +107,7 @@ void LeaseCore::tell_of_failed_renewal(const store::Failure& failure) noexcept {
   try {
     auto described = failure;
     described.what = backend_->store.describe("renew", key_, failure.what);
+    if (failure.in_doubt) described.what += "; the request may have run";
     tell_of_trouble(Event::Kind::renew_failed, described);
   } catch (...) {
     // No memory for an event.

@@ -25,6 +25,12 @@ struct Failure {
   bool in_doubt = false;   ///< the request may have run, or may run yet
 };
 
+/// How long a lease is to last.
+struct Span {
+  std::chrono::milliseconds ttl{};
+  std::chrono::nanoseconds reserve{0};  ///< validity that must be left when it is handed out
+};
+
 struct Grant {
   Token token;
   Clock::time_point sent;  ///< the instant before the successful request was sent
@@ -63,7 +69,7 @@ class LeaseStore {
   LeaseStore(wire::Pipelines& pipelines, std::string server)
       : pipelines_(pipelines), server_(std::move(server)) {}
 
-  Acquisition acquire(std::string_view key, std::chrono::milliseconds ttl, Clock::time_point limit);
+  Acquisition acquire(std::string_view key, const Span& span, Clock::time_point limit);
 
   Comparison renew(std::string_view key, std::string_view token, std::chrono::milliseconds ttl,
                    Clock::time_point limit);
@@ -112,14 +118,13 @@ class LeaseStore {
   Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
                            const wire::Outcome& outcome) const;
   void note_release_cached(const wire::Outcome& outcome) noexcept;
-  Acquisition acquisition_of(std::string_view key, const Token& token,
-                             std::chrono::milliseconds ttl, const wire::Outcome& outcome);
+  Acquisition acquisition_of(std::string_view key, const Token& token, const Span& span,
+                             const wire::Outcome& outcome);
   void clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
                 const wire::Outcome& doubtful);
-  Acquisition resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,
-                              const Token& token, const wire::Outcome& in_doubt,
-                              Clock::time_point limit);
-  Acquisition granted(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
+  Acquisition resolve_acquire(std::string_view key, const Span& span, const Token& token,
+                              const wire::Outcome& in_doubt, Clock::time_point limit);
+  Acquisition granted(std::string_view key, const Token& token, const Span& span,
                       Clock::time_point sent);
 
   wire::Pipelines& pipelines_;

@@ -51,61 +51,61 @@ void ignore(void*, Outcome&&) noexcept {}
 
 // ---- acquire -----------------------------------------------------------------------------------
 
-Acquisition LeaseStore::acquire(std::string_view key, std::chrono::milliseconds ttl,
-                                Clock::time_point limit) {
+Acquisition LeaseStore::acquire(std::string_view key, const Span& span, Clock::time_point limit) {
   const auto token = Token::generate();
-  const auto outcome = pipelines_.call(set(key, token, ttl), deadline(limit), key);
-  if (in_doubt(outcome)) return resolve_acquire(key, ttl, token, outcome, limit);
-  return acquisition_of(key, token, ttl, outcome);
+  const auto outcome = pipelines_.call(set(key, token, span.ttl), deadline(limit), key);
+  if (in_doubt(outcome)) return resolve_acquire(key, span, token, outcome, limit);
+  return acquisition_of(key, token, span, outcome);
 }
 
-Acquisition LeaseStore::acquisition_of(std::string_view key, const Token& token,
-                                       std::chrono::milliseconds ttl, const Outcome& outcome) {
+Acquisition LeaseStore::acquisition_of(std::string_view key, const Token& token, const Span& span,
+                                       const Outcome& outcome) {
   if (!answered(outcome)) return {{}, failure("acquire", key, outcome)};
   const auto& reply = outcome.reply;
   if (reply.type == Reply::Type::nil) return {};
   if (reply.type == Reply::Type::status && reply.text == "OK") {
-    return granted(key, token, ttl, outcome.sent);
+    return granted(key, token, span, outcome.sent);
   }
   return {{}, refusal("acquire", key, token.reveal(), reply)};
 }
 
-Acquisition LeaseStore::granted(std::string_view key, const Token& token,
-                                std::chrono::milliseconds ttl, Clock::time_point sent) {
-  core::LeaseState state{sent, ttl};
+Acquisition LeaseStore::granted(std::string_view key, const Token& token, const Span& span,
+                                Clock::time_point sent) {
+  const auto useful_until = core::LeaseState{sent, span.ttl}.valid_until() - span.reserve;
   const auto now = Clock::now();
-  if (state.held(now)) return {Grant{token, sent}, {}};
+  if (now < useful_until) return {Grant{token, sent}, {}};
   give_back(key, token.reveal());
-  const auto late = std::chrono::ceil<std::chrono::milliseconds>(now - state.valid_until());
+  const auto late = std::chrono::ceil<std::chrono::milliseconds>(now - useful_until);
   return {{},
           Failure{errc::unavailable,
                   describe("acquire", key,
                            fmt::format("the server's reply came {} ms after the lease's "
-                                       "validity had ended; it was given back",
-                                       late.count())),
+                                       "{} had ended; it was given back",
+                                       late.count(),
+                                       span.reserve.count() > 0 ? "time before the safety margin"
+                                                                : "validity")),
                   true, false}};
 }
 
 // The request may have run. Its token tells: a key that holds it is ours, counted from the first
 // send. Otherwise it may run yet, so its traces are removed, and one more try has a token of its
 // own.
-Acquisition LeaseStore::resolve_acquire(std::string_view key, std::chrono::milliseconds ttl,
-                                        const Token& token, const Outcome& doubtful,
-                                        Clock::time_point limit) {
+Acquisition LeaseStore::resolve_acquire(std::string_view key, const Span& span, const Token& token,
+                                        const Outcome& doubtful, Clock::time_point limit) {
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
   const auto found =
       comparison_of("acquire", key, token.reveal(), look(lua::own, key, token.reveal(), until));
   if (!found.failure && found.ownership == Ownership::ours) {
-    return granted(key, token, ttl, doubtful.sent);
+    return granted(key, token, span, doubtful.sent);
   }
-  clean_up(key, token, ttl, doubtful);
+  clean_up(key, token, span.ttl, doubtful);
   if (found.failure) return {{}, failure("acquire", key, doubtful)};
   if (found.ownership == Ownership::other) return {};
 
   const auto fresh = Token::generate();
-  const auto again = pipelines_.call(set(key, fresh, ttl), until, key);
-  if (in_doubt(again)) clean_up(key, fresh, ttl, again);
-  return acquisition_of(key, fresh, ttl, again);
+  const auto again = pipelines_.call(set(key, fresh, span.ttl), until, key);
+  if (in_doubt(again)) clean_up(key, fresh, span.ttl, again);
+  return acquisition_of(key, fresh, span, again);
 }
 
 // A compare-and-delete behind the doubtful request, on its own connection: the server runs it

@@ -169,7 +169,7 @@ void RenewalStream::break_off(errc code, const std::string& cause) {
   if (!proven_) connector_.failed(code, cause);
   connection_.reset();
   outbox_.clear();
-  broken_ = {code, cause, true, true};
+  broken_ = {code == errc::unavailable ? errc::in_doubt : code, cause, true, true};
 }
 
 int RenewalStream::fd() const noexcept {
