@@ -49,8 +49,8 @@ class Inspection {
 ///
 /// Every function checks its arguments first and throws std::invalid_argument, naming field and
 /// value, before any I/O. All other failures are Error, as errc describes; and std::system_error if
-/// the operating system gives no random bytes, std::bad_alloc if there is no memory. A moved-from
-/// client may only be assigned to or destroyed.
+/// the operating system gives no random bytes (or with auto_renew no thread), std::bad_alloc if
+/// there is no memory. A moved-from client may only be assigned to or destroyed.
 class Client {
  public:
   /// `url`: redis://[user[:password]@]host[:port][/database] or

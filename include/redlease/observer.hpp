@@ -43,7 +43,8 @@ const char* to_string(Event::Kind kind) noexcept;
 /// Implemented by those who want to know. Events of one client come one after the other, in the
 /// order in which they happened, on a thread that runs nothing but user code: an observer may take
 /// its time, throw (it is ignored), call exit(), and use or destroy clients and leases. No renewal
-/// waits for it, and no stop request for longer than some milliseconds.
+/// waits for it, and no stop request for longer than some milliseconds. One that is 65,536 events
+/// behind isn't told of `renewed` and `renew_failed` any more.
 class Observer {
  public:
   virtual ~Observer() = default;

@@ -626,6 +626,39 @@ TEST_F(KeepingTest, B23RemainingIsNeverOptimistic) {
   lease.release();
 }
 
+// One lease whose key is refused costs the others, with which it was renewed, nothing.
+TEST_F(KeepingTest, B20ARefusedKeyIsItsOwnTrouble) {
+  server.admin("ACL", "SETUSER", "u", "on", ">pw", "~a:*", "~b:*", "+@all");
+  auto options = watched(patient());
+  options.username = "u";
+  options.password = "pw";
+  Client client{server.url(), options};
+  std::vector<Lease> healthy;
+  for (int n = 0; n < 5; ++n) {
+    healthy.push_back(must_acquire(client, "a:" + std::to_string(n), kept(3s, 300ms)));
+  }
+  auto refused = must_acquire(client, "b:0", kept(3s, 300ms));
+  server.admin("ACL", "SETUSER", "u", "on", ">pw", "resetkeys", "~a:*", "+@all");
+  ASSERT_TRUE(eventually(20s, [&] { return refused.loss().has_value(); }));
+  EXPECT_TRUE(always(1s, [&] {
+    return std::all_of(healthy.begin(), healthy.end(), [](const Lease& l) { return l.held(); });
+  }));
+  for (const auto& event : log->of(Event::Kind::renew_failed)) EXPECT_EQ(event.key, "b:0");
+}
+
+// A renewal by hand that is in doubt bounds all later ones; they are not sent one after the other
+// for that.
+TEST_F(KeepingTest, B94AShortRenewalInDoubtMakesNoStorm) {
+  FaultProxy proxy{server.port()};
+  Client far{proxy.url(), watched(patient())};
+  auto lease = must_acquire(far, "k", {.ttl = 30s, .auto_renew = true});
+  proxy.drop_reply_matching(std::string{lua::renew.sha1}, true);
+  lease.renew(3s);
+  const auto before = scripts_run();
+  EXPECT_TRUE(always(2500ms, [&] { return lease.held(); }));
+  EXPECT_LT(scripts_run() - before, 20U);
+}
+
 // B23: an acquisition whose reply comes when only the margin is left hands out nothing.
 TEST_F(KeepingTest, B23ALateReplyInTheMarginIsNoLease) {
   FaultProxy proxy{server.port()};

@@ -1,19 +1,43 @@
 // Memory that runs out in the middle of things: the n-th allocation of a call fails, for each n.
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include "fault/world.hpp"
+#include "support/fault_proxy.hpp"
 
 // The sanitizers bring allocators of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace {
 thread_local int allocations_left = -1;  // none fails while it is negative
+std::atomic<bool> keeper_is_short{false};
+
+bool is_keeper() {
+  thread_local const bool keeper = [] {
+    std::array<char, 16> name{};
+    ::pthread_getname_np(::pthread_self(), name.data(), name.size());
+    return std::string_view{name.data()} == "redlease-keeper";
+  }();
+  return keeper;
 }
+
+// Every tenth of the keeper's, while it is short of memory.
+bool keeper_fails() {
+  thread_local unsigned n = 0;
+  return keeper_is_short.load(std::memory_order_relaxed) && is_keeper() && ++n % 10 == 0;
+}
+}  // namespace
 
 // Not inlined: the compiler would see free() for what came from operator new, and complain.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc{};
+  if (keeper_fails()) throw std::bad_alloc{};
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc{};
 }
@@ -78,6 +102,33 @@ TEST_F(MemoryTest, AnyAllocationOfAnyVerbMayFail) {
   }
   EXPECT_GT(n, 5);
   EXPECT_TRUE(eventually(10s, [&] { return server.dbsize() == 1; }));
+}
+
+// The keeper has nobody to tell: it goes on, and so do the leases.
+TEST_F(MemoryTest, TheKeeperGetsBy) {
+  FaultProxy proxy{server.port()};
+  Client client{proxy.url(), {.connect_timeout = long_time, .command_timeout = short_time}};
+  {
+    std::vector<Lease> leases;
+    for (int n = 0; n < 300; ++n) {
+      leases.push_back(must_acquire(
+          client, std::to_string(n),
+          {.ttl = 60s, .auto_renew = true, .renew_every = std::chrono::milliseconds{20}}));
+    }
+    const auto all_held = [&] {
+      return std::all_of(leases.begin(), leases.end(), [](const Lease& l) { return l.held(); });
+    };
+    proxy.delay_replies(3ms);
+    keeper_is_short = true;
+    EXPECT_FALSE(eventually(1500ms, [&] { return !all_held(); }));
+    proxy.reset_all();
+    server.pause();
+    EXPECT_FALSE(eventually(1500ms, [&] { return !all_held(); }));
+    server.resume();
+    keeper_is_short = false;
+    proxy.pass_through();
+    EXPECT_TRUE(all_held());
+  }
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ class History {
     if (!state_->held(now_)) return;
     if (random_.one_in(60)) {
       release();
-    } else if (!request_ && renews_ && now_ >= plan_.due(state_->valid_until())) {
+    } else if (!request_ && renews_ &&
+               now_ >= plan_.due(state_->valid_until(), state_->counted_ttl(), now_)) {
       send(ttl_, RenewalPlan::try_until(now_, state_->ends_at()));
     } else if (!request_ && random_.one_in(50)) {
       send(10ms + random_.up_to(ttl_ * 3), now_ + random_.up_to(ttl_));  // renew(ttl), by hand

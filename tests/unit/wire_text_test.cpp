@@ -72,4 +72,11 @@ TEST(ServerErrors, ArePrintedWithoutArguments) {
   EXPECT_EQ(printable(std::string(1000, 'x')).size(), 303U);
 }
 
+TEST(Printable, ShowsNothingThatLooksLikeAToken) {
+  EXPECT_EQ(printable("ERR no 49cbd47c-0000-4abc-8def-0123456789ab here"), "ERR no *** here");
+  EXPECT_EQ(printable("49cbd47c-0000-4abc-8def-0123456789ab"), "***");
+  EXPECT_EQ(printable("49cbd47c-0000-4abc-8def-0123456789a"),
+            "49cbd47c-0000-4abc-8def-0123456789a");
+}
+
 }  // namespace

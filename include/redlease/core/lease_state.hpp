@@ -82,6 +82,7 @@ class LeaseState {
 
   Instant acquired_at() const noexcept { return acquired_; }
   Instant valid_until() const noexcept { return valid_until_; }
+  Span counted_ttl() const noexcept { return ttl_; }
   Instant ended_at() const noexcept { return ended_; }
 
  private:

@@ -9,8 +9,9 @@ namespace redlease::inline v1::core {
 
 /// When to renew a lease by itself. Pure: time comes in as an argument.
 ///
-/// The first try is due `every` after the last renewal was sent. One that failed is tried again
-/// soon, the sooner the less time is left, and each try leaves time for another one.
+/// A renewal is due `every` after the last one was sent; sooner if that one counts for less than
+/// the ttl, and later if it was for longer. One that failed is tried again soon, the sooner the
+/// less time is left, and each try leaves time for another one.
 class RenewalPlan {
  public:
   using Instant = Clock::time_point;
@@ -27,10 +28,11 @@ class RenewalPlan {
 
   bool renews() const noexcept { return every_ > Span::zero(); }
 
-  /// When to renew next a lease that is valid until then; Instant::max() for never again.
-  Instant due(Instant valid_until) const noexcept;
+  /// When to renew next a lease that is valid until then, as counted with a ttl of `counted`;
+  /// Instant::max() for never again.
+  Instant due(Instant valid_until, Span counted, Instant now) const noexcept;
   /// From then on it may be renewed along with others: one request serves a hundred leases.
-  Instant may_join_at(Instant valid_until) const noexcept;
+  Instant may_join_at(Instant valid_until, Span counted, Instant now) const noexcept;
   /// How long a try that begins now may take, when the lease is lost at `end`.
   static Instant try_until(Instant now, Instant end) noexcept;
 
@@ -38,8 +40,8 @@ class RenewalPlan {
   void failed(Instant now, Instant end) noexcept;
 
  private:
+  Span ttl_{};
   Span every_{};
-  Span validity_{};                // after a renewal
   Instant last_ = Instant::min();  // no renewal begins from then on
   Instant not_before_ = Instant::min();
 };

@@ -15,27 +15,31 @@ constexpr std::chrono::milliseconds longest_pause{500};
 }  // namespace
 
 RenewalPlan::RenewalPlan(const Terms& terms, Instant acquired) noexcept
-    : every_(terms.every), validity_(terms.ttl - drift(terms.ttl)), last_(Instant::max()) {
+    : ttl_(terms.ttl), every_(terms.every), last_(Instant::max()) {
   if (terms.max_hold && *terms.max_hold < Instant::max() - acquired) {
     last_ = acquired + *terms.max_hold;
   }
 }
 
-// Counted back from the end of validity, so that no renewal shortens what a longer one by hand
-// has given.
-RenewalPlan::Instant RenewalPlan::due(Instant valid_until) const noexcept {
-  const auto due = std::max(valid_until - (validity_ - every_), not_before_);
-  return due < last_ ? due : Instant::max();
+RenewalPlan::Instant RenewalPlan::due(Instant valid_until, Span counted,
+                                      Instant now) const noexcept {
+  // No renewal shortens what a longer one by hand has given.
+  auto due = valid_until - (ttl_ - drift(ttl_) - every_);
+  if (counted < ttl_)
+    due = valid_until - (counted - drift(counted)) + std::min(every_, counted / 3);
+  due = std::max(due, not_before_);
+  return std::max(due, now) < last_ ? due : Instant::max();
 }
 
-RenewalPlan::Instant RenewalPlan::may_join_at(Instant valid_until) const noexcept {
-  const auto next = due(valid_until);
+RenewalPlan::Instant RenewalPlan::may_join_at(Instant valid_until, Span counted,
+                                              Instant now) const noexcept {
+  const auto next = due(valid_until, counted, now);
   if (next == Instant::max()) return next;
   return std::max(next - every_ / 8, not_before_);
 }
 
 RenewalPlan::Instant RenewalPlan::try_until(Instant now, Instant end) noexcept {
-  return end > now ? now + (end - now) * 2 / 3 : now;
+  return end > now ? now + (end - now) / 3 * 2 : now;
 }
 
 void RenewalPlan::failed(Instant now, Instant end) noexcept {

@@ -34,9 +34,9 @@ class Keeper {
   /// Makes sure that the thread runs. Throws std::system_error.
   void start();
 
-  /// Sees to the lease at these instants, and from then on at those that it tells; also to move
-  /// them. start() must have succeeded.
-  void keep(Kept& lease, const Kept::Step& step) noexcept;
+  /// Asks the lease what comes next, and from then on sees to it; to be called again when that has
+  /// changed. start() must have succeeded.
+  void keep(Kept& lease) noexcept;
   /// Waits until no renewal of the lease is under way; it must not begin another one. False when
   /// `until` came first.
   bool settle(Kept& lease, Clock::time_point until) noexcept;
@@ -72,6 +72,7 @@ class Keeper {
   void set_due(Kept& lease, Clock::time_point due) noexcept;
   void set_end(Kept& lease, Clock::time_point end) noexcept;
   void place(Kept& lease, const Kept::Step& step) noexcept;
+  void fail(errc code, const char* cause) noexcept;
   void leave_request(Kept& lease) noexcept;
   Clock::time_point next_instant(Clock::time_point now) noexcept;
   bool look_at_ends(Clock::time_point now) noexcept;

@@ -26,15 +26,11 @@ constexpr int most_asked = 100;
 // The keys of a request, together, are not much longer.
 constexpr std::size_t most_key_bytes = 65536;
 
+constexpr const char* no_memory = "no memory";  // short enough to need none
+
 // A lease that was renewed keeps its old place among the ends until that comes near. Those that
 // come near together are moved together.
 constexpr std::chrono::milliseconds refresh_ahead{10};
-
-store::Failure no_memory() { return {errc::unavailable, "no memory", true, false}; }
-
-store::Failure failure_of(const Error& error) {
-  return {static_cast<errc>(error.code().value()), error.what(), true, false};
-}
 
 // Thousands of leases don't fit into the processor's cache. What is needed next is fetched while
 // the present one is dealt with.
@@ -86,9 +82,9 @@ void Keeper::stop() noexcept {
   thread_.join();
 }
 
-void Keeper::keep(Kept& lease, const Kept::Step& step) noexcept {
+void Keeper::keep(Kept& lease) noexcept {
   const std::lock_guard lock{mutex_};
-  place(lease, step);
+  place(lease, lease.look(Clock::now()));
   const auto first = std::min(lease.due_, lease.end_);
   if (first < waking_at_) wake_at(first);
 }
@@ -157,14 +153,16 @@ void Keeper::leave_request(Kept& lease) noexcept {
 // ---- the thread --------------------------------------------------------------------------------
 
 void Keeper::run() noexcept {
-  std::unique_lock lock{mutex_};
-  while (!stopping_) {
+  for (;;) {
+    const auto assist_at = notifier_.assist(Clock::now());  // may start threads
+    std::unique_lock lock{mutex_};
+    if (stopping_) return;
     const auto now = Clock::now();
     bool more = look_at_ends(now);
     more = fail_due(now) || more;
     connect(now);
     send_request(now);
-    const auto next = more ? now : next_instant(now);
+    const auto next = more ? now : std::min(assist_at, next_instant(now));
     // A timer that goes off for nothing is cheaper than one that is set for each request.
     if (next > now && (next < waking_at_ || waking_at_ <= now)) wake_at(next);
     lock.unlock();
@@ -181,7 +179,7 @@ bool Keeper::any_due(Clock::time_point now) const noexcept {
 }
 
 Clock::time_point Keeper::next_instant(Clock::time_point now) noexcept {
-  auto next = std::min(stream_.wake_at(now), notifier_.assist(now));
+  auto next = stream_.wake_at(now);
   if (!by_end_.empty()) next = std::min(next, by_end_.begin()->end_);
   // Those that are due and can't be sent yet wait for the stream.
   if (!by_due_.empty() && (!any_due(now) || stream_.has_room() || trouble_)) {
@@ -208,9 +206,9 @@ bool Keeper::communicate(Clock::time_point next) noexcept {
       if (!stream_.may_have_answer()) break;
     }
   } catch (const Error& error) {
-    trouble_ = failure_of(error);
+    fail(static_cast<errc>(error.code().value()), error.what());
   } catch (...) {
-    trouble_ = no_memory();
+    fail(errc::unavailable, no_memory);
   }
   return polled[0].revents != 0;
 }
@@ -224,12 +222,20 @@ bool Keeper::look_at_ends(Clock::time_point now) noexcept {
     Kept& lease = *next++;
     const auto step = lease.look(now);
     set_end(lease, step.end);
-    if (step.end == Kept::never) set_due(lease, Kept::never);
+    set_due(lease, lease.in_request_ ? Kept::never : step.due);
   }
   return any_ended();
 }
 
 // ---- renewing ----------------------------------------------------------------------------------
+
+void Keeper::fail(errc code, const char* cause) noexcept {
+  try {
+    trouble_ = store::Failure{code, cause, true, false};
+  } catch (const std::bad_alloc&) {
+    trouble_ = store::Failure{code, no_memory, true, false};
+  }
+}
 
 // When nothing can be sent, those that are due try again soon, each in its own time.
 bool Keeper::fail_due(Clock::time_point now) noexcept {
@@ -256,9 +262,9 @@ void Keeper::connect(Clock::time_point now) noexcept {
   try {
     stream_.connect(core::RenewalPlan::try_until(now, end));
   } catch (const Error& error) {
-    trouble_ = failure_of(error);
+    fail(static_cast<errc>(error.code().value()), error.what());
   } catch (...) {
-    trouble_ = no_memory();
+    fail(errc::unavailable, no_memory);
   }
 }
 
@@ -267,11 +273,14 @@ void Keeper::send_request(Clock::time_point now) noexcept {
   if (!any_due(now) || trouble_ || !stream_.has_room()) return;
   try {
     requests_.emplace_back();
+  } catch (...) {
+    return fail(errc::unavailable, no_memory);
+  }
+  try {
     const auto give_up_at = fill_request(now);
     if (!renewals_.empty()) return stream_.send(renewals_, now, give_up_at);
   } catch (...) {
-    trouble_ = no_memory();
-    if (requests_.empty()) return;
+    fail(errc::unavailable, no_memory);
   }
   for (Kept* lease : requests_.back()) {
     leave_request(*lease);
@@ -296,6 +305,7 @@ Clock::time_point Keeper::fill_request(Clock::time_point now) {
     if (next != by_due_.end()) prefetch(&*next);
     const bool due = lease.due_ <= now;
     if (!due && (request.size() >= enough_company || asked >= most_asked)) break;
+    if (lease.alone_ && !request.empty()) break;
     Kept::Try begun;
     if (lease.begin_renewal(now, !due, begun)) {
       set_due(lease, Kept::never);
@@ -304,6 +314,7 @@ Clock::time_point Keeper::fill_request(Clock::time_point now) {
       renewals_.push_back(begun.renewal);
       give_up_at = std::min(give_up_at, begun.give_up_at);
       bytes += begun.renewal.key.size();
+      if (lease.alone_) break;
     } else if (due) {
       place(lease, lease.look(now));  // things have changed
     }
@@ -313,6 +324,9 @@ Clock::time_point Keeper::fill_request(Clock::time_point now) {
 
 void Keeper::deliver(const store::RenewalAnswer& answer, Clock::time_point now) noexcept {
   auto& request = requests_.front();
+  // What was refused for good may be the fault of one of them: each tries again by itself.
+  const bool refused_together = request.size() > 1 && answer.failure && !answer.unknown_script &&
+                                !answer.failure->transient && !answer.failure->in_doubt;
   for (const auto& [index, found] : answer.not_ours) {
     Kept* const lease = std::exchange(request[index], nullptr);
     if (lease == nullptr) continue;
@@ -324,7 +338,8 @@ void Keeper::deliver(const store::RenewalAnswer& answer, Clock::time_point now) 
     Kept* const lease = request[i];
     if (lease == nullptr) continue;
     leave_request(*lease);
-    if (answer.unknown_script) {
+    lease->alone_ = answer.failure && (lease->alone_ || refused_together);
+    if (answer.unknown_script || refused_together) {
       place(*lease, lease->not_renewed(nullptr, now));
     } else if (answer.failure) {
       place(*lease, lease->not_renewed(&*answer.failure, now));

@@ -59,6 +59,7 @@ class Kept : public Hook<ByDue>, public Hook<ByEnd> {
   Instant due_ = never;  // its place in the orders; never: in none
   Instant end_ = never;
   bool in_request_ = false;
+  bool alone_ = false;  // in its request: one with others was refused
 };
 
 }  // namespace redlease::inline v1::runtime

@@ -102,7 +102,6 @@ class LeaseCore final : public runtime::Kept {
 
   bool ours() const noexcept;
   bool may_renew() const noexcept;
-  Step next_step() const noexcept;
   Step look_further(Clock::time_point now) noexcept;
   bool is_lost(Clock::time_point now) noexcept;
   void leave_keeper() noexcept;

@@ -112,6 +112,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
   if (!ours()) throw_not_held("renew");
   const ByHand by_hand{*this};
   Clock::time_point limit;
+  bool kept = false;
   {
     const std::lock_guard lock{mutex_};
     const auto now = Clock::now();
@@ -126,7 +127,9 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
     }
     state_.begin_renewal(now, ttl);
     limit = state_.ends_at();
+    kept = kept_;
   }
+  if (kept) backend_->keeper.keep(*this);  // its end may come sooner now
 
   auto found = backend_->store.renew(key_, token_.reveal(), ttl, limit);
 

@@ -13,13 +13,11 @@ namespace redlease::inline v1::detail {
 
 void LeaseCore::begin_keeping() noexcept {
   if (!plan_.renews()) return;
-  Step step;
   {
     const std::lock_guard lock{mutex_};
     kept_ = true;
-    step = next_step();
   }
-  backend_->keeper.keep(*this, step);
+  backend_->keeper.keep(*this);
 }
 
 // A renewal under way is waited for, so that the release comes behind it, unless the lease is lost.
@@ -38,20 +36,17 @@ void LeaseCore::leave_keeper() noexcept {
 
 // ---- what the keeper asks and tells -------------------------------------------------------------
 
-// Under mutex_, as the next two.
+// Under mutex_, as the next one.
 bool LeaseCore::may_renew() const noexcept {
   return plan_.renews() && !renewing_ && !by_hand_ && !state_.is_releasing();
-}
-
-runtime::Kept::Step LeaseCore::next_step() const noexcept {
-  return {may_renew() ? plan_.due(state_.valid_until()) : never, state_.tell_end_at()};
 }
 
 runtime::Kept::Step LeaseCore::look_further(Clock::time_point now) noexcept {
   if (state_.is_released()) return {};
   if (now >= state_.tell_end_at()) state_.lost(LossReason::expired, now);
   if (is_lost(now)) return {};
-  return next_step();
+  const auto due = plan_.due(state_.valid_until(), state_.counted_ttl(), now);
+  return {may_renew() ? due : never, state_.tell_end_at()};
 }
 
 runtime::Kept::Step LeaseCore::look(Clock::time_point now) noexcept {
@@ -63,7 +58,10 @@ bool LeaseCore::begin_renewal(Clock::time_point now, bool joining, Try& begun) n
   const std::lock_guard lock{mutex_};
   if (!may_renew() || now >= state_.tell_end_at() || !state_.held(now)) return false;
   const auto valid_until = state_.valid_until();
-  if (now < (joining ? plan_.may_join_at(valid_until) : plan_.due(valid_until))) return false;
+  const auto counted = state_.counted_ttl();
+  const auto from =
+      joining ? plan_.may_join_at(valid_until, counted, now) : plan_.due(valid_until, counted, now);
+  if (now < from) return false;
   renewing_ = true;
   state_.begin_renewal(now, ttl_);
   begun = {{key_, token_.reveal(), ttl_}, core::RenewalPlan::try_until(now, state_.ends_at())};
@@ -134,15 +132,12 @@ LeaseCore::ByHand::ByHand(LeaseCore& core) : core_(core), turn_(core.turn_) {
 }
 
 LeaseCore::ByHand::~ByHand() {
-  Step step;
   {
     const std::lock_guard lock{core_.mutex_};
     core_.by_hand_ = false;
-    const auto now = Clock::now();
-    if (!core_.kept_ || core_.state_.is_released() || core_.state_.loss(now)) return;
-    step = core_.next_step();
+    if (!core_.kept_) return;
   }
-  core_.backend_->keeper.keep(core_, step);
+  core_.backend_->keeper.keep(core_);
 }
 
 // ---- the signal ---------------------------------------------------------------------------------
@@ -172,7 +167,6 @@ std::stop_token LeaseCore::stop_token() {
   backend_->notifier.start();
   backend_->keeper.start();
   std::stop_token token;
-  Step step;
   {
     const std::lock_guard lock{mutex_};
     if (auto others = given_out()) return *others;
@@ -180,9 +174,8 @@ std::stop_token LeaseCore::stop_token() {
     token = stop_request_->source.get_token();
     kept_ = true;
     state_.warn_before_end();
-    step = next_step();
   }
-  backend_->keeper.keep(*this, step);
+  backend_->keeper.keep(*this);
   return token;
 }
 

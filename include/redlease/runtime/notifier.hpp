@@ -49,6 +49,7 @@ class Notifier {
   struct Worker;
   struct State;
   static void start_worker(const std::shared_ptr<State>& state);
+  static void start_another(const std::shared_ptr<State>& state) noexcept;
   static void run(const std::shared_ptr<State>& state, Worker& self);
 
   const bool listening_;

@@ -41,6 +41,14 @@ namespace {
 constexpr std::chrono::milliseconds patience{2};
 // Threads that were needed for a while end when they have had nothing to do for so long.
 constexpr std::chrono::milliseconds spare_time{200};
+// While a callback runs, events that come are looked after so often.
+constexpr std::chrono::milliseconds event_patience{20};
+// An observer that is so far behind isn't told of every renewal any more.
+constexpr std::size_t most_events = 65536;
+
+bool may_be_left_out(Event::Kind kind) noexcept {
+  return kind == Event::Kind::renewed || kind == Event::Kind::renew_failed;
+}
 
 }  // namespace
 
@@ -77,6 +85,7 @@ struct Notifier::State {
   std::deque<Event> events;
   bool observing = false;  // an event is being seen: the next one has to wait
   boost::intrusive::slist<StopRequest, boost::intrusive::cache_last<true>> stops;
+  bool crowded = false;          // callbacks take long: each worker starts two more
   std::size_t in_callbacks = 0;  // workers that request a stop
   Clock::time_point callback_begun{};
   std::size_t begun = 0;         // stop requests and events
@@ -91,6 +100,8 @@ Notifier::Notifier(std::shared_ptr<Observer> observer)
 Notifier::~Notifier() {
   std::unique_lock lock{state_->mutex};
   state_->stopping = true;
+  state_->crowded = !state_->stops.empty();
+  if (state_->crowded) start_another(state_);
   state_->changed.notify_all();
   const auto self = std::this_thread::get_id();
   state_->changed.wait_for(lock, std::chrono::seconds{1}, [&] {
@@ -118,10 +129,19 @@ void Notifier::start_worker(const std::shared_ptr<State>& state) {
   }
 }
 
+void Notifier::start_another(const std::shared_ptr<State>& state) noexcept {
+  try {
+    start_worker(state);
+  } catch (...) {
+    // Out of memory or threads: tried again soon.
+  }
+}
+
 void Notifier::notify(Event event) noexcept {
   if (!listening_) return;
   try {
     const std::lock_guard lock{state_->mutex};
+    if (state_->events.size() >= most_events && may_be_left_out(event.kind)) return;
     state_->events.push_back(std::move(event));
     if (state_->workers.empty() || state_->all_in_callbacks()) start_worker(state_);
     state_->changed.notify_one();
@@ -144,17 +164,14 @@ void Notifier::request_stop(std::unique_ptr<StopRequest> request) noexcept {
 Clock::time_point Notifier::assist(Clock::time_point now) noexcept {
   const std::lock_guard lock{state_->mutex};
   auto& state = *state_;
-  if (state.waiting() == 0) return Clock::time_point::max();
+  if (state.waiting() == 0) {
+    return state.in_callbacks > 0 ? now + event_patience : Clock::time_point::max();
+  }
   const bool stuck = state.begun == state.begun_before;
   if (stuck && now < state.assist_at) return state.assist_at;
   if (stuck) {
-    // As many again as there are: should all of them sleep, the last request is not far behind.
-    auto more = std::min(state.workers.size(), state.waiting());
-    try {
-      for (; more > 0; --more) start_worker(state_);
-    } catch (...) {
-      // Tried again soon.
-    }
+    state.crowded = true;
+    start_another(state_);
   }
   state.begun_before = state.begun;
   return state.assist_at = now + patience;
@@ -173,6 +190,9 @@ void Notifier::run(const std::shared_ptr<State>& state, Worker& self) {
       ++state->in_callbacks;
       state->callback_begun = Clock::now();
       if (state->may_observe()) state->changed.notify_one();
+      state->crowded = state->crowded && state->waiting() > 0;
+      // Two for each one, so that a crowd is soon served.
+      for (int i = 0; i < 2 && state->crowded && state->idle == 0; ++i) start_another(state);
       lock.unlock();
       request->source.request_stop();
       request.reset();

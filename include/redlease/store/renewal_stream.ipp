@@ -117,15 +117,17 @@ std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
     break_off(errc::protocol, "the reply is not the Redis protocol, or nobody asked for it");
     return std::nullopt;
   }
-  if (!std::exchange(proven_, true)) connector_.worked();
   const auto request = under_way_.front();
   auto answer = answer_of(reply, request);
   under_way_.pop_front();
-  patience_ += (4 * (now - request.sent) - patience_) / 8;
+  patience_ += (4 * (now - request.sent) - patience_) / 2;
   // A server that was demoted won't renew any more: connecting anew finds its successor.
   const auto code = wire::error_code(reply.text);
   if (reply.is_error() && (code == "READONLY" || code == "MASTERDOWN")) {
+    proven_ = false;  // pause before the next one, if it goes on
     break_off(errc::unavailable, "the server is no master now");
+  } else if (!std::exchange(proven_, true)) {
+    connector_.worked();
   }
   return answer;
 }
@@ -134,7 +136,9 @@ std::optional<RenewalAnswer> RenewalStream::read(Clock::time_point now) {
 // because of one lease that has too little time: the next request gets more of it.
 void RenewalStream::time_out(Clock::time_point now) {
   const auto waited = now - under_way_.front().sent;
-  patience_ = std::min(2 * std::max(patience_, waited), connector_.timeouts().command);
+  patience_ = std::min(std::max(2 * patience_, waited), connector_.timeouts().command);
+  // One who had little time says nothing about the server.
+  proven_ = proven_ || waited < connector_.timeouts().command / 2;
   break_off(errc::unavailable, "timed out");
 }
 

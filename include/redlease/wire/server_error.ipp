@@ -19,6 +19,25 @@ std::string_view first_word(std::string_view text) noexcept {
   return text.substr(0, text.find(' '));
 }
 
+// What looks like a token: a UUID, as 8-4-4-4-12 hex digits.
+bool is_token(std::string_view text) noexcept {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    const bool hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    if (dash ? c != '-' : !hex) return false;
+  }
+  return true;
+}
+
+// A request for many leases has many secrets; none of them is to be seen if a peer repeats it.
+void mask_tokens(std::string& text) {
+  constexpr std::size_t size = 36;
+  for (std::size_t at = 0; at + size <= text.size(); ++at) {
+    if (is_token(std::string_view{text}.substr(at, size))) text.replace(at, size, "***");
+  }
+}
+
 // States that a server leaves again by itself or by failover.
 constexpr std::array<std::string_view, 9> transient_codes{"LOADING",     "BUSY",     "READONLY",
                                                           "MASTERDOWN",  "MISCONF",  "OOM",
@@ -58,6 +77,7 @@ std::string printable(std::string_view text, std::initializer_list<std::string_v
       out.replace(at, secret.size(), "***");
     }
   }
+  mask_tokens(out);
   const bool cut = out.size() > longest;
   out.resize(std::min(out.size(), longest));
   std::replace_if(
