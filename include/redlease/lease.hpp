@@ -101,12 +101,12 @@ class Lease {
 
   /// Makes the lease last its ttl (as acquired, or the one given) from now on. Blocks for at most
   /// two command time-outs, and a connect time-out if there is no connection, but never beyond the
-  /// validity that is left. With auto_renew the keeper goes on, and never
-  /// shortens validity: after a longer ttl it waits until its own one would be longer, a shorter
-  /// one it renews at once. Throws LeaseLost; Error{rejected, unavailable} if it did not happen,
-  /// and {in_doubt, protocol} if it may have: the lease is then held for what was left before, or
-  /// for `ttl` from the call if that is shorter. Throws Error{in_doubt} while a release is in
-  /// doubt, and std::invalid_argument if there is nothing to renew, or the ttl is out of
+  /// validity that is left. With auto_renew the keeper goes on, and never shortens
+  /// validity: after a longer ttl it waits until its own would last longer, after a shorter one it
+  /// comes within a third of it. Throws LeaseLost; Error{rejected, unavailable} if it did not
+  /// happen, and {in_doubt, protocol} if it may have: the lease is then held for what was left
+  /// before, or for `ttl` from the call if that is shorter. Throws Error{in_doubt} while a release
+  /// is in doubt, and std::invalid_argument if there is nothing to renew, or the ttl is out of
   /// range or not longer than the safety margin.
   void renew();
   void renew(Duration ttl);

@@ -92,6 +92,7 @@ struct Notifier::State {
   std::size_t begun_before = 0;  // at the latest assist()
   Clock::time_point assist_at{};
   bool stopping = false;
+  bool abandoned = false;  // by its notifier: nobody would join another worker
 };
 
 Notifier::Notifier(std::shared_ptr<Observer> observer)
@@ -109,6 +110,7 @@ Notifier::~Notifier() {
       return worker.finished || worker.thread.get_id() == self;
     });
   });
+  state_->abandoned = true;
   for (auto& worker : state_->workers) {
     if (worker.finished) {
       worker.thread.join();
@@ -130,6 +132,7 @@ void Notifier::start_worker(const std::shared_ptr<State>& state) {
 }
 
 void Notifier::start_another(const std::shared_ptr<State>& state) noexcept {
+  if (state->abandoned) return;
   try {
     start_worker(state);
   } catch (...) {
