@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 #include <redlease/core/lease_state.hpp>
-#include <redlease/core/renewal_plan.hpp>
 #include <redlease/store/lease_store.hpp>
 #include <redlease/wire/server_error.hpp>
 
@@ -124,9 +123,7 @@ void LeaseStore::clean_up(std::string_view key, const Token& token, std::chrono:
 Comparison LeaseStore::renew(std::string_view key, std::string_view token,
                              std::chrono::milliseconds ttl, Clock::time_point limit) {
   const auto milliseconds = std::to_string(ttl.count());
-  // A try must leave time for another one before the lease is lost.
-  const auto first_until = core::RenewalPlan::try_until(Clock::now(), limit);
-  auto outcome = eval(lua::renew, key, token, milliseconds, deadline(first_until));
+  auto outcome = eval(lua::renew, key, token, milliseconds, deadline(limit));
   if (!in_doubt(outcome)) return comparison_of("renew", key, token, outcome);
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
   auto again =
