@@ -79,15 +79,18 @@ class LosingTest : public FaultTest {
 
   // The one event of that lease's loss.
   void expect_told_once(const Lease& lease, LossReason reason) {
-    ASSERT_TRUE(log->has(Event::Kind::lost));
-    int count = 0;
-    for (const auto& event : log->of(Event::Kind::lost)) {
-      if (event.fingerprint != lease.token().fingerprint()) continue;
-      ++count;
-      EXPECT_EQ(event.reason, reason);
-      EXPECT_EQ(event.key, lease.key());
-    }
-    EXPECT_EQ(count, 1);
+    const auto its_own = [&] {
+      auto events = log->of(Event::Kind::lost);
+      std::erase_if(events, [mine = lease.token().fingerprint()](const Event& event) {
+        return event.fingerprint != mine;
+      });
+      return events;
+    };
+    ASSERT_TRUE(eventually(10s, [&] { return !its_own().empty(); }));
+    const auto events = its_own();
+    EXPECT_EQ(events.size(), 1U);
+    EXPECT_EQ(events.front().reason, reason);
+    EXPECT_EQ(events.front().key, lease.key());
   }
 
   const std::shared_ptr<EventLog> log = std::make_shared<EventLog>();
