@@ -262,7 +262,7 @@ TEST_F(KeeperLifetimeTest, B79TheKeepersDescriptorsAreClosedOnExec) {
 // Without a descriptor for its timer nothing is acquired that would have to be kept; and a lease
 // that asks for a signal in vain is as it was.
 TEST_F(KeeperLifetimeTest, NoDescriptorsForAKeeper) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (sanitized) GTEST_SKIP() << "the sanitizers need descriptors, too";
   const int status = fork_and_wait([&] {
     Client client{server.url(), patient()};
     auto plain = must_acquire(client, "plain", {.ttl = 20s});
@@ -298,7 +298,7 @@ TEST_F(KeeperLifetimeTest, NoDescriptorsForAKeeper) {
 
 // Without a descriptor for its connection the keeper tries again until there is one.
 TEST_F(KeeperLifetimeTest, NoDescriptorsForAConnection) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (sanitized) GTEST_SKIP() << "the sanitizers need descriptors, too";
   const int status = fork_and_wait([&] {
     const auto seen = std::make_shared<EventLog>();
     auto options = patient();
