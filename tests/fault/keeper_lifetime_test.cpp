@@ -19,14 +19,9 @@
 namespace redlease::test {
 namespace {
 
-// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool children_have_threads = false;
-#elif defined(__has_feature)
-constexpr bool children_have_threads = !__has_feature(thread_sanitizer);
-#else
-constexpr bool children_have_threads = true;
-#endif
+// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself, and
+// AddressSanitizer's allocator may be locked for good in such a child.
+constexpr bool children_have_threads = !sanitized;
 
 using Callback = std::stop_callback<std::function<void()>>;
 
@@ -377,7 +372,7 @@ TEST_F(KeeperLifetimeTest, B77AChildDestroysKeptLeases) {
 
 // B77: a child has a keeper of its own for leases of its own, with the inherited client.
 TEST_F(KeeperLifetimeTest, B77AChildKeepsItsOwnLeases) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   Client client{server.url(), watched()};
   auto lease = must_acquire(client, "parent", kept(1500ms, 20ms));
   ASSERT_TRUE(told_again(Event::Kind::renewed));
@@ -405,7 +400,7 @@ TEST_F(KeeperLifetimeTest, B77AChildKeepsItsOwnLeases) {
 
 // B77: forks while renewals never pause: the keeper is somewhere in the middle of its work.
 TEST_F(KeeperLifetimeTest, B77ForksAmongHotRenewals) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   Client client{server.url(), patient()};
   std::vector<Lease> leases;
   for (int n = 0; n < 20; ++n) {
@@ -444,7 +439,7 @@ TEST_F(KeeperLifetimeTest, B77ForksAmongHotRenewals) {
 // B77: the child sends nothing over what it inherited: the parent's keeper goes on with the same
 // connection.
 TEST_F(KeeperLifetimeTest, B77AChildLeavesTheKeepersConnectionAlone) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   Client client{server.url(), watched()};
   auto lease = must_acquire(client, "k", kept(3s, 20ms));
   ASSERT_TRUE(told_again(Event::Kind::renewed, 2));
@@ -492,7 +487,7 @@ TEST_F(KeeperLifetimeTest, B79AChildClosesWhatItInherited) {
 
 // B77: a fork on the notifier's thread, by a callback.
 TEST_F(KeeperLifetimeTest, B77ACallbackThatForks) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   Client client{server.url(), patient()};
   auto lease = must_acquire(client, "k", kept(20s, 5ms));
   auto other = must_acquire(client, "other", kept(3s, 5ms));
@@ -516,7 +511,7 @@ TEST_F(KeeperLifetimeTest, B77ACallbackThatForks) {
 
 // Static objects in either order, held, lost, and asked for a signal.
 TEST_F(KeeperLifetimeTest, StaticObjectsAtExit) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   for (const bool lost_before : {false, true}) {
     EXPECT_EQ(exit_status([&] {
                 static Client client{server.url(), watched()};
@@ -542,7 +537,7 @@ TEST_F(KeeperLifetimeTest, StaticObjectsAtExit) {
 
 // B77: a child that returns from main with what it inherited, and with leases of its own.
 TEST_F(KeeperLifetimeTest, B77AChildThatReturnsFromMain) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   std::optional<Client> client{std::in_place, server.url(), watched()};
   std::optional lease{must_acquire(*client, "k", kept(2s, 20ms))};
   static_cast<void>(lease->stop_token());
@@ -568,7 +563,7 @@ TEST_F(KeeperLifetimeTest, B77AChildThatReturnsFromMain) {
 
 // A callback, or an observer, that ends the process; static objects end on the library's thread.
 TEST_F(KeeperLifetimeTest, ACallbackThatExits) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
 #if defined(__SANITIZE_ADDRESS__)
   const int expected = 0;  // see exit_status()
 #else
@@ -590,7 +585,7 @@ TEST_F(KeeperLifetimeTest, ACallbackThatExits) {
 
 // Threads that go on with clients and leases of their own while the process ends.
 TEST_F(KeeperLifetimeTest, DetachedThreadsAtExit) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   for (int round = 0; round < 10; ++round) {
     ASSERT_EQ(exit_status([&] {
                 static std::atomic<int> cycles{0};

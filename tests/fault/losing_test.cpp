@@ -16,14 +16,9 @@
 namespace redlease::test {
 namespace {
 
-// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool children_have_threads = false;
-#elif defined(__has_feature)
-constexpr bool children_have_threads = !__has_feature(thread_sanitizer);
-#else
-constexpr bool children_have_threads = true;
-#endif
+// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself, and
+// AddressSanitizer's allocator may be locked for good in such a child.
+constexpr bool children_have_threads = !sanitized;
 
 // True if that is so all the time.
 template <class Predicate>
@@ -551,7 +546,7 @@ TEST_F(LosingTest, B33AStopHindersNoRelease) {
 
 // B25: a process that is stopped for longer than its ttl knows of it when it goes on.
 TEST_F(LosingTest, B25AHolderThatIsPaused) {
-  if (!children_have_threads) GTEST_SKIP() << "not with ThreadSanitizer";
+  if (!children_have_threads) GTEST_SKIP() << "not with sanitizers";
   struct Shared {
     std::atomic<int> ready, go, held, stopped, losses, release_lost, done;
   };
