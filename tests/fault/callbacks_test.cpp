@@ -33,16 +33,6 @@ class Gate {
   std::atomic<int> passed_{0};
 };
 
-// True if that is so all the time.
-template <class Predicate>
-bool always(std::chrono::nanoseconds for_so_long, Predicate&& pred) {
-  return !eventually(for_so_long, [&] { return !pred(); });
-}
-
-constexpr LeaseOptions kept(std::chrono::milliseconds ttl, std::chrono::milliseconds every) {
-  return {.ttl = ttl, .auto_renew = true, .renew_every = Duration{every}};
-}
-
 class ObserverOf : public EventLog {
  public:
   explicit ObserverOf(std::function<void(const Event&)> fn) : fn_(std::move(fn)) {}

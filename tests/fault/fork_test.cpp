@@ -12,30 +12,6 @@
 namespace redlease::test {
 namespace {
 
-// A forked child that goes on beside the test; its status is what fork_and_wait() gives.
-class Child {
- public:
-  template <class Fn>
-  explicit Child(Fn&& fn) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::alarm(60);
-    int status = 125;
-    try {
-      status = fn();
-    } catch (...) {
-    }
-    ::_exit(status);
-  }
-  int wait() {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_;
-};
-
 class ForkTest : public FaultTest {
  protected:
   // What clients sent, by their connections' addresses.

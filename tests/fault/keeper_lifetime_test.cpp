@@ -19,45 +19,7 @@
 namespace redlease::test {
 namespace {
 
-// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself, and
-// AddressSanitizer's allocator may be locked for good in such a child.
-constexpr bool children_have_threads = !sanitized;
-
 using Callback = std::stop_callback<std::function<void()>>;
-
-// True if that is so all the time.
-template <class Predicate>
-bool always(std::chrono::nanoseconds for_so_long, Predicate&& pred) {
-  return !eventually(for_so_long, [&] { return !pred(); });
-}
-
-constexpr LeaseOptions kept(std::chrono::milliseconds ttl, std::chrono::milliseconds every) {
-  return {.ttl = ttl, .auto_renew = true, .renew_every = Duration{every}};
-}
-
-// A forked child that goes on beside the test.
-class Child {
- public:
-  template <class Fn>
-  explicit Child(Fn&& fn) : pid_(::fork()) {
-    if (pid_ != 0) return;
-    ::alarm(60);
-    int status = 125;
-    try {
-      status = fn();
-    } catch (...) {
-    }
-    ::_exit(status);
-  }
-  int wait() {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_;
-};
 
 // Runs `fn` in a child that ends by exit(), as by a return from main(): static objects end, while
 // threads run. `fn` may call exit() itself.

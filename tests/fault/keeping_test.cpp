@@ -76,16 +76,6 @@ class KeepingTest : public FaultTest {
   const std::shared_ptr<EventLog> log = std::make_shared<EventLog>();
 };
 
-// True if that is so all the time.
-template <class Predicate>
-bool always(std::chrono::nanoseconds for_so_long, Predicate&& pred) {
-  return !eventually(for_so_long, [&] { return !pred(); });
-}
-
-constexpr LeaseOptions kept(std::chrono::milliseconds ttl, std::chrono::milliseconds every) {
-  return {.ttl = ttl, .auto_renew = true, .renew_every = Duration{every}};
-}
-
 // --- what must not be renewed -------------------------------------------------------------------
 
 // B18: nothing is renewed behind its release, whether that is explicit or the end of the scope.

@@ -16,20 +16,6 @@
 namespace redlease::test {
 namespace {
 
-// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself, and
-// AddressSanitizer's allocator may be locked for good in such a child.
-constexpr bool children_have_threads = !sanitized;
-
-// True if that is so all the time.
-template <class Predicate>
-bool always(std::chrono::nanoseconds for_so_long, Predicate&& pred) {
-  return !eventually(for_so_long, [&] { return !pred(); });
-}
-
-constexpr LeaseOptions kept(std::chrono::milliseconds ttl, std::chrono::milliseconds every) {
-  return {.ttl = ttl, .auto_renew = true, .renew_every = Duration{every}};
-}
-
 // When a stop was requested, on the clock that validity is counted on.
 class StopTime {
  public:

@@ -5,6 +5,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -156,6 +158,45 @@ inline Lease must_acquire(Client& client, std::string_view key, const LeaseOptio
   if (!lease) throw std::runtime_error("the key is held by another: " + std::string{key});
   return std::move(*lease);
 }
+
+// A lease that is renewed by the keeper.
+constexpr LeaseOptions kept(std::chrono::milliseconds ttl, std::chrono::milliseconds every) {
+  return {.ttl = ttl, .auto_renew = true, .renew_every = Duration{every}};
+}
+
+// True if that is so all the time.
+template <class Predicate>
+bool always(std::chrono::nanoseconds for_so_long, Predicate&& pred) {
+  return !eventually(for_so_long, [&] { return !pred(); });
+}
+
+// ThreadSanitizer gives up when a forked child of a process with threads starts threads itself, and
+// AddressSanitizer's allocator may be locked for good in such a child.
+inline constexpr bool children_have_threads = !sanitized;
+
+// A forked child that goes on beside the test; its status is what fork_and_wait() gives.
+class Child {
+ public:
+  template <class Fn>
+  explicit Child(Fn&& fn) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    ::alarm(60);
+    int status = 125;
+    try {
+      status = fn();
+    } catch (...) {
+    }
+    ::_exit(status);
+  }
+  int wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_;
+};
 
 // A server of the test's own. At the end of each test nothing but guarded writes must have reached
 // it, and no thread or descriptor of the test's clients may be left.
