@@ -219,10 +219,8 @@ TEST_F(WaitingTest, B50WaitersPollAtTheirInterval) {
     }
   }
   EXPECT_LE(server.command_calls("set") - sets, waiters * (2000 / 50 + 2) * 12 / 10);
-  // Where everything is slow the last attempts of so many may end in doubt, which scripts settle.
-  if (!sanitized) {
-    EXPECT_EQ(server.command_calls("eval") + server.command_calls("evalsha"), 0);
-  }
+  // Where everything is slow the last attempts of some may end in doubt, which scripts settle.
+  EXPECT_LE(server.command_calls("eval") + server.command_calls("evalsha"), waiters / 10);
   EXPECT_EQ(server.command_calls("del"), 0);
 }
 

@@ -102,8 +102,12 @@ TEST_F(Waiting, PollsAreFewAndNeedNoCleanUp) {
 // B39
 TEST_F(Waiting, TellsWhenTheKeyHoldsNoLease) {
   server.admin("HSET", "k", "a", "b");
-  EXPECT_FALSE(client.acquire("k", {.at_most = 100ms}).has_value());
-  EXPECT_THAT(events->first(Event::Kind::contended).message, testing::HasSubstr("hash"));
+  // On a busy machine there may be no time left for the look at the end of a wait.
+  EXPECT_TRUE(eventually(20s, [&] {
+    EXPECT_FALSE(client.acquire("k", {.at_most = 100ms}).has_value());
+    const auto contended = events->all(Event::Kind::contended);
+    return !contended.empty() && contended.back().message.find("hash") != std::string::npos;
+  }));
   EXPECT_EQ(server.admin("HGET", "k", "a").text, "b");
 }
 
