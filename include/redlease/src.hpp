@@ -26,13 +26,17 @@
 
 #include <redlease/store/lease_store.ipp>
 #include <redlease/store/renewal_stream.ipp>
+#include <redlease/store/watch_stream.ipp>
 
+#include <redlease/runtime/acquirer.ipp>
 #include <redlease/runtime/backend.ipp>
 #include <redlease/runtime/keeper.ipp>
 #include <redlease/runtime/lease_core.ipp>
 #include <redlease/runtime/lease_keeping.ipp>
 #include <redlease/runtime/notifier.ipp>
 #include <redlease/runtime/timer.ipp>
+#include <redlease/runtime/waiting_room.ipp>
+#include <redlease/runtime/wakeups.ipp>
 
 #include <redlease/client.ipp>
 #include <redlease/lease.ipp>

@@ -31,15 +31,19 @@ class WaitPlan {
   }
   /// False when the number of attempts, not time, ends the wait.
   bool has_attempts() const noexcept { return !attempts_left_ || *attempts_left_ > 0; }
+  /// False when the next attempt is the last one, whatever the time.
+  bool has_many() const noexcept { return !attempts_left_ || *attempts_left_ > 1; }
   /// Whether next_attempt() could still name one.
-  bool expects_more(Instant now) const noexcept {
-    return now < last_start_ && (!attempts_left_ || *attempts_left_ > 1);
-  }
+  bool expects_more(Instant now) const noexcept { return now < last_start_ && has_many(); }
 
   /// An attempt has just ended at `now` without a lease. Returns when to make the next one, or
   /// nothing when there is none to be made. The instant is the first of: a jittered poll, the
   /// holder's expiry, and the last moment at which an answer can still be expected in time.
   std::optional<Instant> next_attempt(Instant now, double random) noexcept;
+
+  /// When one for whom others ask sees whether that is still so; nothing when it is too late for
+  /// that.
+  std::optional<Instant> next_look(Instant now, double random) const noexcept;
 
   /// The server said how long the holder's key has to live.
   void holder_expires_in(Span ttl, Instant now) noexcept;
@@ -52,6 +56,7 @@ class WaitPlan {
   Instant deadline_;
   Instant last_start_;  // later attempts have too little time for an answer
   std::optional<int> attempts_left_;
+  Span longest_pause_;
   BackoffSchedule backoff_;
   std::optional<Instant> holder_expires_;
 };

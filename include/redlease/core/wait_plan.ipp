@@ -16,7 +16,9 @@ constexpr std::chrono::milliseconds expiry_slack{1};
 }  // namespace
 
 WaitPlan::WaitPlan(const Limits& limits, Instant start) noexcept
-    : attempts_left_(limits.attempts), backoff_(limits.backoff_min, limits.backoff_max) {
+    : attempts_left_(limits.attempts),
+      longest_pause_(limits.backoff_max),
+      backoff_(limits.backoff_min, limits.backoff_max) {
   if (limits.at_most == Span::zero()) attempts_left_ = 1;
   const bool endless = limits.at_most == Span::zero() || limits.at_most > Instant::max() - start;
   deadline_ = endless ? Instant::max() : start + limits.at_most;
@@ -31,6 +33,12 @@ std::optional<WaitPlan::Instant> WaitPlan::next_attempt(Instant now, double rand
     next = *holder_expires_ + expiry_slack;
   }
   return std::min(next, last_start_);
+}
+
+std::optional<WaitPlan::Instant> WaitPlan::next_look(Instant now, double random) const noexcept {
+  if (now >= last_start_) return std::nullopt;
+  const auto spread = static_cast<double>(longest_pause_.count()) * random / 2;
+  return std::min(now + longest_pause_ / 2 + Span{static_cast<Span::rep>(spread)}, last_start_);
 }
 
 void WaitPlan::holder_expires_in(Span ttl, Instant now) noexcept {

@@ -7,13 +7,16 @@
 #include <redlease/options.hpp>
 #include <redlease/runtime/keeper.hpp>
 #include <redlease/runtime/notifier.hpp>
+#include <redlease/runtime/waiting_room.hpp>
+#include <redlease/runtime/wakeups.hpp>
 #include <redlease/store/lease_store.hpp>
 #include <redlease/wire/pipelines.hpp>
 #include <redlease/wire/url.hpp>
 
 namespace redlease::inline v1::runtime {
 
-/// What a client and its leases share within one process: connections, keeper and notifier.
+/// What a client and its leases share within one process: connections, threads, and those who
+/// wait.
 struct Backend {
   Backend(const wire::Endpoint& endpoint, const ClientOptions& options);
   ~Backend();
@@ -28,6 +31,8 @@ struct Backend {
   wire::Pipelines pipelines;
   store::LeaseStore store;
   Keeper keeper;
+  WaitingRoom room;
+  Wakeups wakeups;
   Backend* inherited = nullptr;  // in a child process: what the parent's threads may have locked
 };
 

@@ -12,9 +12,11 @@ Backend::Backend(const wire::Endpoint& endpoint, const ClientOptions& options)
       pipelines(endpoint, {options.connect_timeout, options.command_timeout},
                 options.max_connections),
       store(pipelines, endpoint.address()),
-      keeper(pipelines.connector(), notifier) {}
+      keeper(pipelines.connector(), notifier),
+      wakeups(pipelines.connector(), store, room) {}
 
 Backend::~Backend() {
+  wakeups.stop();
   keeper.stop();
   pipelines.close();
 }
@@ -22,6 +24,7 @@ Backend::~Backend() {
 void Backend::abandon() noexcept {
   pipelines.abandon();
   keeper.abandon();
+  wakeups.abandon();
 }
 
 ClientState::ClientState(wire::Endpoint endpoint, ClientOptions options)

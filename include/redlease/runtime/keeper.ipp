@@ -2,8 +2,6 @@
 #define REDLEASE_RUNTIME_KEEPER_IPP
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +9,7 @@
 #include <redlease/core/renewal_plan.hpp>
 #include <redlease/error.hpp>
 #include <redlease/runtime/keeper.hpp>
+#include <redlease/runtime/quiet_thread.hpp>
 
 namespace redlease::inline v1::runtime {
 namespace {
@@ -42,19 +41,6 @@ void prefetch(const Kept* lease) noexcept {
   }
 }
 
-// A thread that the application's signal handlers never run on: they could hold it up.
-std::thread start_quiet_thread(auto&& function) {
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  struct Restore {
-    sigset_t& mask;
-    ~Restore() { ::pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
-  } restore{before};
-  return std::thread{std::forward<decltype(function)>(function)};
-}
-
 }  // namespace
 
 Keeper::Keeper(wire::Connector& connector, Notifier& notifier)
@@ -68,8 +54,7 @@ void Keeper::start() {
   const std::lock_guard lock{mutex_};
   if (thread_.joinable()) return;
   if (!timer_) timer_.emplace();
-  thread_ = start_quiet_thread([this] { run(); });
-  (void)::pthread_setname_np(thread_.native_handle(), "redlease-keeper");
+  thread_ = start_quiet_thread("redlease-keeper", [this] { run(); });
 }
 
 void Keeper::stop() noexcept {

@@ -78,6 +78,13 @@ class LeaseCore final : public runtime::Kept {
   /// Gives the lease back without waiting for the answer. The core then deletes itself, at once
   /// or when it knows how that ended.
   static void let_go(std::unique_ptr<LeaseCore> core) noexcept;
+  /// The second half of that: gives the lease to the next one who waits in this client, or else
+  /// posts its release.
+  static void hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept;
+  /// Hands a lease that was let go on to `heir`, who calls this. Null if it was lost, or could only
+  /// be given back.
+  static std::optional<store::Grant> pass_on(std::unique_ptr<LeaseCore> core,
+                                             const store::Span& heir, Clock::time_point limit);
 
  private:
   /// While a verb is at work the keeper doesn't renew, but it notices the end.
@@ -114,7 +121,8 @@ class LeaseCore final : public runtime::Kept {
   void tell_of_failed_renewal(const store::Failure& failure) noexcept;
   void tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept;
   static void on_answer(void* context, wire::Outcome&& outcome) noexcept;
-  bool answered(const wire::Outcome& outcome);
+  store::Comparison give_back();
+  bool conclude(const store::Comparison& found);
 
   std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend* backend_;  // of the process that took the lease; alive while client_ is

@@ -166,7 +166,7 @@ void LeaseCore::release() {
     state_.begin_release();
   }
 
-  auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
+  auto found = give_back();
 
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
@@ -197,6 +197,24 @@ void LeaseCore::release() {
   require_held("release", now);
 }
 
+// To the next one who waits in this client, if there is one, without a moment in which the key is
+// free.
+store::Comparison LeaseCore::give_back() {
+  auto& room = backend_->room;
+  if (auto heir = room.next_for(key_)) {
+    auto handed =
+        backend_->store.hand_over(key_, token_.reveal(), heir->span(), Clock::time_point::max());
+    if (handed.grant && !heir->grant(*handed.grant)) {
+      backend_->store.give_back(key_, handed.grant->token.reveal());
+      room.released(key_);
+    }
+    return std::move(handed.given);
+  }
+  auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
+  room.released(key_);
+  return found;
+}
+
 // ---- the end of the scope ----------------------------------------------------------------------
 
 void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
@@ -216,27 +234,55 @@ void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
       }
       core->state_.begin_release();
     }
-    auto& mine = *core;
-    mine.backend_->store.post_release(mine.key_, mine.token_.reveal(), on_answer, core.get());
-    (void)core.release();  // it is on_answer()'s now, and may be gone already
+    hand_on_or_post(std::move(core));
   } catch (...) {
     // No memory to write the request: the ttl frees the key.
   }
 }
 
+void LeaseCore::hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept {
+  try {
+    auto& room = core->backend_->room;
+    if (auto heir = room.next_for(core->key_)) heir->pass(core);
+    if (!core) return;
+    auto& mine = *core;
+    const auto key = room.empty() ? std::string{} : mine.key_;
+    mine.backend_->store.post_release(mine.key_, mine.token_.reveal(), on_answer, core.get());
+    (void)core.release();  // it is on_answer()'s now, and may be gone already
+    if (!key.empty()) room.released(key);
+  } catch (...) {
+    // No memory to write the request: the ttl frees the key.
+  }
+}
+
+std::optional<store::Grant> LeaseCore::pass_on(std::unique_ptr<LeaseCore> core,
+                                               const store::Span& heir, Clock::time_point limit) {
+  {
+    const std::lock_guard lock{core->mutex_};
+    const auto now = Clock::now();
+    if (now >= core->state_.valid_until()) core->state_.lost(LossReason::expired, now);
+    if (core->is_lost(now)) return std::nullopt;
+  }
+  auto handed = core->backend_->store.hand_over(core->key_, core->token_.reveal(), heir, limit);
+  if (!core->conclude(handed.given)) (void)core.release();  // it is on_answer()'s now
+  return handed.grant;
+}
+
 void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {
   std::unique_ptr<LeaseCore> core{static_cast<LeaseCore*>(context)};
   try {
-    if (!core->answered(outcome)) (void)core.release();
+    auto& store = core->backend_->store;
+    if (!core->conclude(store.answer_to_post(core->key_, core->token_.reveal(), outcome))) {
+      (void)core.release();
+    }
   } catch (...) {
     // Nothing is left to be done but to forget the lease: the ttl frees the key.
   }
 }
 
 // True when that was the end of it; false when the release goes out again.
-bool LeaseCore::answered(const wire::Outcome& outcome) {
+bool LeaseCore::conclude(const store::Comparison& found) {
   auto& store = backend_->store;
-  const auto found = store.answer_to_post(key_, token_.reveal(), outcome);
   const auto now = Clock::now();
   if (!found.failure && found.ownership == Ownership::ours) {
     tell(Event::Kind::released, now);
@@ -246,7 +292,7 @@ bool LeaseCore::answered(const wire::Outcome& outcome) {
     const auto reason =
         found.ownership == Ownership::other ? LossReason::taken : LossReason::missing;
     const std::lock_guard lock{mutex_};
-    state_.lost(doubted_ ? LossReason::unconfirmed : reason, now);
+    state_.lost(doubted_ || !found.confirmed ? LossReason::unconfirmed : reason, now);
     is_lost(now);
     return true;
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,12 @@ struct Comparison {
   std::optional<Failure> failure;  ///< if set, nothing else counts
 };
 
+/// How a lease was handed on.
+struct Handover {
+  Comparison given;            ///< ours: we held the lease to the end, and it is given back
+  std::optional<Grant> grant;  ///< the next holder's lease. Without one the key is free, or lost
+};
+
 struct KeyContent {
   std::string type;                              ///< "string", "hash", ...
   std::optional<std::chrono::milliseconds> ttl;  ///< none: it never expires
@@ -71,10 +78,20 @@ class LeaseStore {
 
   Acquisition acquire(std::string_view key, const Span& span, Clock::time_point limit);
 
+  /// How late an acquisition that was sent then is granted now: not yet too late if negative.
+  static std::chrono::nanoseconds lateness(const Span& span, Clock::time_point sent) noexcept;
+  /// Has the key freed with whatever is sent next, should it hold the token by then.
+  void disown(std::string_view key, const Token& token, Clock::time_point until);
+
   Comparison renew(std::string_view key, std::string_view token, std::chrono::milliseconds ttl,
                    Clock::time_point limit);
 
   Comparison release(std::string_view key, std::string_view token, Clock::time_point limit);
+
+  /// The same for one who waits: sets a fresh token for `heir` in the place of ours. If that is
+  /// refused, releases.
+  Handover hand_over(std::string_view key, std::string_view token, const Span& heir,
+                     Clock::time_point limit);
 
   /// Writes the release and doesn't wait for its answer: `done` gets it; see answer_to_post().
   void post_release(std::string_view key, std::string_view token, wire::Completion done,
@@ -106,10 +123,11 @@ class LeaseStore {
 
  private:
   Clock::time_point deadline(Clock::time_point limit) const;
-  wire::Outcome eval(const lua::Script& script, std::string_view key, std::string_view token,
-                     std::string_view argument, Clock::time_point deadline);
+  using Arguments = std::initializer_list<std::string_view>;
+  wire::Outcome eval(const lua::Script& script, std::string_view key, Arguments arguments,
+                     Clock::time_point deadline);
   wire::Outcome look(const wire::Command& command, Clock::time_point deadline);
-  wire::Outcome look(const lua::Script& script, std::string_view key, std::string_view token,
+  wire::Outcome look(const lua::Script& script, std::string_view key, Arguments arguments,
                      Clock::time_point deadline);
   Failure failure(std::string_view operation, std::string_view key,
                   const wire::Outcome& outcome) const;
@@ -126,6 +144,9 @@ class LeaseStore {
                               const wire::Outcome& in_doubt, Clock::time_point limit);
   Acquisition granted(std::string_view key, const Token& token, const Span& span,
                       Clock::time_point sent);
+  Handover resolve_handover(std::string_view key, std::string_view token, const Token& heirs,
+                            const Span& heir, const wire::Outcome& doubtful,
+                            Clock::time_point limit);
 
   wire::Pipelines& pipelines_;
   const std::string server_;

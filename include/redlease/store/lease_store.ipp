@@ -19,18 +19,16 @@ using wire::Reply;
 // EVALSHA whose answer nobody waits for is safe then. SCRIPT FLUSH may come at any time.
 constexpr std::chrono::milliseconds cache_trust{10};
 
-Command evalsha(const lua::Script& script, std::string_view key, std::string_view token,
-                std::string_view argument) {
-  if (token.empty()) return {"EVALSHA", script.sha1, "1", key};
-  if (argument.empty()) return {"EVALSHA", script.sha1, "1", key, token};
-  return {"EVALSHA", script.sha1, "1", key, token, argument};
+Command evalsha(const lua::Script& script, std::string_view key,
+                std::initializer_list<std::string_view> arguments) {
+  const std::array<std::string_view, 4> call{"EVALSHA", script.sha1, "1", key};
+  return {call, {arguments.begin(), arguments.size()}};
 }
 
-Command eval_text(const lua::Script& script, std::string_view key, std::string_view token,
-                  std::string_view argument) {
-  if (token.empty()) return {"EVAL", script.text, "1", key};
-  if (argument.empty()) return {"EVAL", script.text, "1", key, token};
-  return {"EVAL", script.text, "1", key, token, argument};
+Command eval_text(const lua::Script& script, std::string_view key,
+                  std::initializer_list<std::string_view> arguments) {
+  const std::array<std::string_view, 4> call{"EVAL", script.text, "1", key};
+  return {call, {arguments.begin(), arguments.size()}};
 }
 
 bool answered(const Outcome& outcome) { return outcome.kind == Outcome::Kind::answered; }
@@ -69,19 +67,21 @@ Acquisition LeaseStore::acquisition_of(std::string_view key, const Token& token,
   return {{}, refusal("acquire", key, token.reveal(), reply)};
 }
 
+std::chrono::nanoseconds LeaseStore::lateness(const Span& span, Clock::time_point sent) noexcept {
+  return Clock::now() - (core::LeaseState{sent, span.ttl}.valid_until() - span.reserve);
+}
+
 Acquisition LeaseStore::granted(std::string_view key, const Token& token, const Span& span,
                                 Clock::time_point sent) {
-  const auto useful_until = core::LeaseState{sent, span.ttl}.valid_until() - span.reserve;
-  const auto now = Clock::now();
-  if (now < useful_until) return {Grant{token, sent}, {}};
+  const auto late = lateness(span, sent);
+  if (late.count() < 0) return {Grant{token, sent}, {}};
   give_back(key, token.reveal());
-  const auto late = std::chrono::ceil<std::chrono::milliseconds>(now - useful_until);
   return {{},
           Failure{errc::unavailable,
                   describe("acquire", key,
                            fmt::format("the server's reply came {} ms after the lease's "
                                        "{} had ended; it was given back",
-                                       late.count(),
+                                       std::chrono::ceil<std::chrono::milliseconds>(late).count(),
                                        span.reserve.count() > 0 ? "time before the safety margin"
                                                                 : "validity")),
                   true, false}};
@@ -94,7 +94,7 @@ Acquisition LeaseStore::resolve_acquire(std::string_view key, const Span& span, 
                                         const Outcome& doubtful, Clock::time_point limit) {
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
   const auto found =
-      comparison_of("acquire", key, token.reveal(), look(lua::own, key, token.reveal(), until));
+      comparison_of("acquire", key, token.reveal(), look(lua::own, key, {token.reveal()}, until));
   if (!found.failure && found.ownership == Ownership::ours) {
     return granted(key, token, span, doubtful.sent);
   }
@@ -113,9 +113,13 @@ Acquisition LeaseStore::resolve_acquire(std::string_view key, const Span& span, 
 // have broken between the two. The token must not be used again.
 void LeaseStore::clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
                           const Outcome& doubtful) {
-  wire::Pipelines::follow_up(doubtful, eval_text(lua::release, key, token.reveal(), {}),
+  wire::Pipelines::follow_up(doubtful, eval_text(lua::release, key, {token.reveal()}),
                              Clock::now());
-  owe_release(key, token.reveal(), Clock::now(), doubtful.sent + ttl, ignore, nullptr);
+  disown(key, token, doubtful.sent + ttl);
+}
+
+void LeaseStore::disown(std::string_view key, const Token& token, Clock::time_point until) {
+  owe_release(key, token.reveal(), Clock::now(), until, ignore, nullptr);
 }
 
 // ---- renew and release -------------------------------------------------------------------------
@@ -123,11 +127,11 @@ void LeaseStore::clean_up(std::string_view key, const Token& token, std::chrono:
 Comparison LeaseStore::renew(std::string_view key, std::string_view token,
                              std::chrono::milliseconds ttl, Clock::time_point limit) {
   const auto milliseconds = std::to_string(ttl.count());
-  auto outcome = eval(lua::renew, key, token, milliseconds, deadline(limit));
+  auto outcome = eval(lua::renew, key, {token, milliseconds}, deadline(limit));
   if (!in_doubt(outcome)) return comparison_of("renew", key, token, outcome);
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
   auto again =
-      comparison_of("renew", key, token, eval(lua::renew, key, token, milliseconds, until));
+      comparison_of("renew", key, token, eval(lua::renew, key, {token, milliseconds}, until));
   if (again.failure) again.failure = failure("renew", key, outcome);
   again.confirmed = false;  // the first one may run yet
   return again;
@@ -135,17 +139,52 @@ Comparison LeaseStore::renew(std::string_view key, std::string_view token,
 
 Comparison LeaseStore::release(std::string_view key, std::string_view token,
                                Clock::time_point limit) {
-  const auto outcome = eval(lua::release, key, token, {}, deadline(limit));
+  const auto outcome = eval(lua::release, key, {token}, deadline(limit));
   if (!in_doubt(outcome)) return comparison_of("release", key, token, outcome);
 
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  auto found = comparison_of("release", key, token, look(lua::own, key, token, until));
+  auto found = comparison_of("release", key, token, look(lua::own, key, {token}, until));
   if (!found.failure && found.ownership == Ownership::ours) {
-    found = comparison_of("release", key, token, eval(lua::release, key, token, {}, until));
+    found = comparison_of("release", key, token, eval(lua::release, key, {token}, until));
   }
   if (found.failure) found.failure = failure("release", key, outcome);
   found.confirmed = !found.failure && found.ownership == Ownership::ours;
   return found;
+}
+
+Handover LeaseStore::hand_over(std::string_view key, std::string_view token, const Span& heir,
+                               Clock::time_point limit) {
+  const auto theirs = Token::generate();
+  const auto outcome =
+      eval(lua::handoff, key, {token, theirs.reveal(), std::to_string(heir.ttl.count())},
+           deadline(limit));
+  if (in_doubt(outcome)) return resolve_handover(key, token, theirs, heir, outcome, limit);
+  auto found = comparison_of("release", key, token, outcome);
+  if (found.failure && outcome.kind == Outcome::Kind::answered) {
+    return {release(key, token, limit), {}};  // that needs no memory on the server, for instance
+  }
+  if (found.failure || found.ownership != Ownership::ours) return {std::move(found), {}};
+  // One that comes too late for the heir is given back for him; it is nothing to the releaser.
+  return {std::move(found), granted(key, theirs, heir, outcome.sent).grant};
+}
+
+// Either the heir's token is in the key: then he has it. Or ours is: then ours is released, after
+// which the doubtful request finds nothing to hand on.
+Handover LeaseStore::resolve_handover(std::string_view key, std::string_view token,
+                                      const Token& theirs, const Span& heir,
+                                      const Outcome& doubtful, Clock::time_point limit) {
+  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
+  auto found = comparison_of("release", key, token, look(lua::own, key, {theirs.reveal()}, until));
+  if (!found.failure && found.ownership == Ownership::ours) {
+    return {std::move(found), granted(key, theirs, heir, doubtful.sent).grant};
+  }
+  if (!found.failure) {
+    found = comparison_of("release", key, token, eval(lua::release, key, {token}, until));
+  }
+  if (found.failure) found.failure = failure("release", key, doubtful);
+  found.confirmed = !found.failure && found.ownership == Ownership::ours;
+  if (!found.confirmed) clean_up(key, theirs, heir.ttl, doubtful);
+  return {std::move(found), {}};
 }
 
 void LeaseStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
@@ -155,7 +194,7 @@ void LeaseStore::post_release(std::string_view key, std::string_view token, wire
       Clock::duration{release_cached_at_.load(std::memory_order_relaxed)}};
   const bool cached = cached_at + cache_trust > now;
   const auto command =
-      cached ? evalsha(lua::release, key, token, {}) : eval_text(lua::release, key, token, {});
+      cached ? evalsha(lua::release, key, {token}) : eval_text(lua::release, key, {token});
   pipelines_.post(key, command, now + pipelines_.timeouts().command, done, context);
 }
 
@@ -169,7 +208,7 @@ void LeaseStore::give_back(std::string_view key, std::string_view token) noexcep
 
 bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock::time_point from,
                              Clock::time_point until, wire::Completion done, void* context) {
-  const auto command = eval_text(lua::release, key, token, {});
+  const auto command = eval_text(lua::release, key, {token});
   return pipelines_.owe({std::string{command.bytes()}, from, until, done, context});
 }
 
@@ -260,11 +299,11 @@ Clock::time_point LeaseStore::deadline(Clock::time_point limit) const {
   return std::min(limit, Clock::now() + time);
 }
 
-Outcome LeaseStore::eval(const lua::Script& script, std::string_view key, std::string_view token,
-                         std::string_view argument, Clock::time_point deadline) {
-  auto outcome = pipelines_.call(evalsha(script, key, token, argument), deadline);
+Outcome LeaseStore::eval(const lua::Script& script, std::string_view key, Arguments arguments,
+                         Clock::time_point deadline) {
+  auto outcome = pipelines_.call(evalsha(script, key, arguments), deadline);
   if (is_no_script(outcome)) {
-    outcome = pipelines_.call(eval_text(script, key, token, argument), deadline);
+    outcome = pipelines_.call(eval_text(script, key, arguments), deadline);
   }
   if (&script == &lua::release) note_release_cached(outcome);
   return outcome;
@@ -277,11 +316,12 @@ Outcome LeaseStore::look(const Command& command, Clock::time_point deadline) {
   return outcome;
 }
 
-Outcome LeaseStore::look(const lua::Script& script, std::string_view key, std::string_view token,
+Outcome LeaseStore::look(const lua::Script& script, std::string_view key, Arguments arguments,
                          Clock::time_point deadline) {
-  auto outcome = eval(script, key, token, {}, deadline);
-  if (in_doubt(outcome) && Clock::now() < deadline)
-    outcome = eval(script, key, token, {}, deadline);
+  auto outcome = eval(script, key, arguments, deadline);
+  if (in_doubt(outcome) && Clock::now() < deadline) {
+    outcome = eval(script, key, arguments, deadline);
+  }
   return outcome;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -54,13 +55,14 @@ class CommandWriter {
 /// the object; longer ones go to the heap.
 class Command {
  public:
-  Command(std::initializer_list<std::string_view> arguments) {
-    append(CommandHeader{'*', arguments.size()}.text());
-    for (const auto argument : arguments) {
-      append(CommandHeader{'$', argument.size()}.text());
-      append(argument);
-      append("\r\n");
-    }
+  Command(std::initializer_list<std::string_view> arguments)
+      : Command(std::span<const std::string_view>{arguments.begin(), arguments.size()}, {}) {}
+
+  /// The arguments come in two parts.
+  Command(std::span<const std::string_view> first, std::span<const std::string_view> second) {
+    append(CommandHeader{'*', first.size() + second.size()}.text());
+    for (const auto argument : first) add(argument);
+    for (const auto argument : second) add(argument);
   }
 
   std::string_view bytes() const noexcept {
@@ -68,6 +70,11 @@ class Command {
   }
 
  private:
+  void add(std::string_view argument) {
+    append(CommandHeader{'$', argument.size()}.text());
+    append(argument);
+    append("\r\n");
+  }
   void append(std::string_view text) {
     if (long_.empty()) {
       if (size_ + text.size() <= short_.size()) {

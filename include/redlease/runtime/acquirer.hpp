@@ -1,0 +1,62 @@
+#ifndef REDLEASE_RUNTIME_ACQUIRER_HPP
+#define REDLEASE_RUNTIME_ACQUIRER_HPP
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <redlease/clock.hpp>
+#include <redlease/core/wait_plan.hpp>
+#include <redlease/observer.hpp>
+#include <redlease/options.hpp>
+#include <redlease/runtime/backend.hpp>
+#include <redlease/runtime/lease_core.hpp>
+#include <redlease/store/lease_store.hpp>
+
+namespace redlease::inline v1::detail {
+
+/// One acquisition: what is asked for, how it is waited for, and what the observer hears of it.
+class Acquirer {
+ public:
+  Acquirer(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+           const LeaseOptions& options);
+
+  /// Null if the key is held. Throws Error.
+  std::unique_ptr<LeaseCore> try_once();
+  /// Null if the wait ended without a lease. Throws Error.
+  std::unique_ptr<LeaseCore> wait_for_it(const Wait& wait);
+
+ private:
+  using Place = runtime::WaitingRoom::Place;
+
+  bool attempt(const core::WaitPlan& plan, Place* place = nullptr);
+  bool wait_in_queue(const Wait& wait, core::WaitPlan& plan);
+  std::optional<Clock::time_point> next_turn(const Place& place, const Wait& wait,
+                                             core::WaitPlan& plan);
+  void ask_for_expiry(core::WaitPlan& plan);
+  bool is_needed(const Wait& wait, runtime::News& news, bool more);
+  bool use(runtime::News&& news, Clock::time_point deadline);
+  void dispose(runtime::News&& news) noexcept;
+
+  std::unique_ptr<LeaseCore> acquired(const store::Grant& grant);
+  std::unique_ptr<LeaseCore> contended();
+  [[noreturn]] void give_up(store::Failure&& failure);
+  std::string what_is_there(Clock::time_point limit);
+  bool listening() const noexcept { return backend_.notifier.listening(); }
+  Event make_event(Event::Kind kind) const;
+
+  const std::shared_ptr<runtime::ClientState> client_;
+  runtime::Backend& backend_;
+  const std::string_view key_;
+  const Terms terms_;
+  const Clock::time_point start_;
+  std::optional<store::Grant> grant_;
+  std::optional<store::Failure> trouble_;         // what the latest attempt that had its time met
+  std::optional<Clock::time_point> answered_at_;  // when that was
+  std::string hint_;
+};
+
+}  // namespace redlease::inline v1::detail
+
+#endif

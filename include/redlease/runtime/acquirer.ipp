@@ -1,0 +1,223 @@
+#ifndef REDLEASE_RUNTIME_ACQUIRER_IPP
+#define REDLEASE_RUNTIME_ACQUIRER_IPP
+
+#include <utility>
+
+#include <redlease/runtime/acquirer.hpp>
+#include <redlease/token.hpp>
+
+namespace redlease::inline v1::detail {
+
+Acquirer::Acquirer(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+                   const LeaseOptions& options)
+    : client_(std::move(client)),
+      backend_(client_->here()),
+      key_(key),
+      terms_(options),
+      start_(Clock::now()) {
+  if (terms_.renewal) backend_.keeper.start();
+}
+
+std::unique_ptr<LeaseCore> Acquirer::try_once() {
+  auto acquisition = backend_.store.acquire(key_, terms_.span(), Clock::time_point::max());
+  if (acquisition.failure) give_up(std::move(*acquisition.failure));
+  if (!acquisition.grant) return contended();
+  return acquired(*acquisition.grant);
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
+  core::WaitPlan plan{{wait.at_most, wait.attempts, wait.backoff.min, wait.backoff.max}, start_};
+  if (wait.stop.stop_requested()) return contended();
+  // Behind others of this client, or one of its own leases, an attempt is of no use.
+  const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
+  const bool held = (!queue_up && attempt(plan)) || (plan.has_many() && wait_in_queue(wait, plan));
+  if (held) return acquired(*grant_);
+  if (trouble_) give_up(std::move(*trouble_));
+  return contended();
+}
+
+// One attempt, whose failure counts if it had its time. True with a lease.
+bool Acquirer::attempt(const core::WaitPlan& plan, Place* place) {
+  const auto began = Clock::now();
+  auto acquisition = backend_.store.acquire(key_, terms_.span(), plan.deadline());
+  if (place != nullptr) place->attempt_ended(acquisition, began);
+  if (acquisition.grant) {
+    grant_ = acquisition.grant;
+    backend_.room.obtained(key_, terms_.ttl);
+    return true;
+  }
+  if (acquisition.failure && !acquisition.failure->transient) {
+    give_up(std::move(*acquisition.failure));
+  }
+  // An attempt that began at the last moment, and that the end of the wait cut short, says nothing
+  // new: what was said just before still counts. (Its traces are removed already.)
+  const bool cut =
+      acquisition.failure && plan.is_last_moment(began) && Clock::now() >= plan.deadline();
+  if (!cut || !answered_at_ || began - *answered_at_ > backend_.pipelines.timeouts().command) {
+    trouble_ = std::move(acquisition.failure);
+    answered_at_ = Clock::now();
+  }
+  return false;
+}
+
+bool Acquirer::wait_in_queue(const Wait& wait, core::WaitPlan& plan) {
+  backend_.wakeups.start();
+  auto place = backend_.room.enter(key_, terms_.span());
+  struct Leave {
+    Acquirer& self;
+    Place& place;
+    ~Leave() { self.dispose(place.leave()); }
+  } const leave{*this, place};
+
+  // Nobody asked for this one yet, if it came to a queue that had just become empty.
+  bool at_once = !answered_at_ && !place.is_behind();
+  for (bool more = true; more; at_once = false) {
+    const auto next = at_once ? start_ : next_turn(place, wait, plan);
+    more = next.has_value();
+    if (!more && !plan.has_attempts()) break;
+    if (!more && listening()) hint_ = what_is_there(plan.deadline());
+    auto news = place.wait(next.value_or(plan.deadline()), wait.stop, !more);
+    const bool needed = is_needed(wait, news, more);
+    if (news.grant || news.baton) {
+      if (needed && use(std::move(news), plan.deadline())) return true;
+      place.back_in_line();
+      more = true;
+    }
+    if (!needed) {
+      trouble_.reset();
+      return false;
+    }
+    if (!more) break;
+    if (!place.is_first()) {
+      place.heard(answered_at_, trouble_);
+    } else if (attempt(plan, &place)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// When to look after the lease by itself. Those who are not the first are served by others, and
+// see now and then whether they have become the first.
+std::optional<Clock::time_point> Acquirer::next_turn(const Place& place, const Wait& wait,
+                                                     core::WaitPlan& plan) {
+  const bool first = place.is_first();
+  if (!first && !wait.attempts) return plan.next_look(Clock::now(), random_unit());
+  if (first && !trouble_ && !backend_.room.watching()) ask_for_expiry(plan);
+  return plan.next_attempt(Clock::now(), random_unit());
+}
+
+// A poll that is cut by the holder's expiry spares a waiter up to a whole back-off.
+void Acquirer::ask_for_expiry(core::WaitPlan& plan) {
+  if (!plan.expects_more(Clock::now()) || !plan.wants_holder_expiry(Clock::now())) return;
+  if (const auto ttl = backend_.store.time_to_live(key_, plan.deadline())) {
+    plan.holder_expires_in(*ttl, Clock::now());
+  }
+}
+
+// Before each further attempt, and before a lease that was waited for is handed out.
+bool Acquirer::is_needed(const Wait& wait, runtime::News& news, bool more) {
+  if (!wait.stop.stop_requested()) {
+    if (!more && !news.grant && !news.baton) return true;
+    try {
+      if (!wait.still_needed || wait.still_needed()) return true;
+    } catch (...) {
+      dispose(std::move(news));
+      throw;
+    }
+  }
+  dispose(std::move(news));
+  return false;
+}
+
+bool Acquirer::use(runtime::News&& news, Clock::time_point deadline) {
+  const auto span = terms_.span();
+  grant_ = news.baton ? LeaseCore::pass_on(std::move(news.baton), span, deadline) : news.grant;
+  if (!grant_) return false;
+  if (store::LeaseStore::lateness(span, grant_->sent).count() < 0) return true;
+  backend_.store.give_back(key_, grant_->token.reveal());
+  grant_.reset();
+  return false;
+}
+
+// Gives on, or back, what is of no use here.
+void Acquirer::dispose(runtime::News&& news) noexcept {
+  if (news.baton) LeaseCore::hand_on_or_post(std::move(news.baton));
+  if (!news.grant) return;
+  backend_.store.give_back(key_, news.grant->token.reveal());
+  backend_.room.released(key_);
+  news.grant.reset();
+}
+
+// ---- the end -----------------------------------------------------------------------------------
+
+std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
+  std::unique_ptr<LeaseCore> core;
+  try {
+    core = std::make_unique<LeaseCore>(client_, key_, grant, terms_);
+    if (listening()) {
+      auto event = make_event(Event::Kind::acquired);
+      event.fingerprint = grant.token.fingerprint();
+      event.left = core->remaining();
+      backend_.notifier.notify(std::move(event));
+    }
+  } catch (...) {
+    // Out of memory. A core gives the lease back by itself; without one it is done here.
+    if (core) {
+      LeaseCore::let_go(std::move(core));
+    } else {
+      backend_.store.give_back(key_, grant.token.reveal());
+    }
+    throw;
+  }
+  core->begin_keeping();
+  return core;
+}
+
+std::unique_ptr<LeaseCore> Acquirer::contended() {
+  if (listening()) {
+    auto event = make_event(Event::Kind::contended);
+    event.message = hint_;
+    backend_.notifier.notify(std::move(event));
+  }
+  return nullptr;
+}
+
+void Acquirer::give_up(store::Failure&& failure) {
+  if (failure.in_doubt && listening()) {
+    auto event = make_event(Event::Kind::in_doubt);
+    event.error = make_error_code(failure.code);
+    event.message = failure.what;
+    backend_.notifier.notify(std::move(event));
+  }
+  throw Error{failure.code, failure.what};
+}
+
+// For the observer, at the end of a wait: a key that holds no lease doesn't get free by waiting.
+std::string Acquirer::what_is_there(Clock::time_point limit) {
+  try {
+    const auto content = backend_.store.inspect(key_, limit);
+    if (!content) return "the key is free by now";
+    if (content->type != "string") return "not a lease: the key holds a " + content->type;
+    if (!content->ttl) return "not a lease: the key never expires";
+    return "held by " + fingerprint_of(content->beginning);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+Event Acquirer::make_event(Event::Kind kind) const {
+  Event event;
+  event.kind = kind;
+  event.key = key_;
+  event.label = terms_.label;
+  event.server = backend_.store.server();
+  event.waited = Clock::now() - start_;
+  return event;
+}
+
+}  // namespace redlease::inline v1::detail
+
+#endif

@@ -1,0 +1,230 @@
+#ifndef REDLEASE_RUNTIME_WAITING_ROOM_HPP
+#define REDLEASE_RUNTIME_WAITING_ROOM_HPP
+
+#include <atomic>
+#include <boost/intrusive/set.hpp>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <redlease/clock.hpp>
+#include <redlease/core/handoff_run.hpp>
+#include <redlease/runtime/timer.hpp>
+#include <redlease/store/lease_store.hpp>
+
+namespace redlease::inline v1::detail {
+class LeaseCore;
+}
+
+namespace redlease::inline v1::runtime {
+
+/// What a waiter is told.
+struct News {
+  News() noexcept;
+  News(News&& other) noexcept;
+  News& operator=(News&& other) noexcept;
+  ~News();
+
+  std::optional<store::Grant> grant;         ///< the lease is his
+  std::unique_ptr<detail::LeaseCore> baton;  ///< it will be when he swaps the token in this one
+};
+
+/// A call that waits for a key. Guarded by the room's mutex, but for the word.
+class Waiter {
+ public:
+  explicit Waiter(const store::Span& terms) : span(terms) {}
+
+  const store::Span span;
+  News news;
+  bool claimed = false;  // somebody is about to give him the lease
+  bool gone = false;
+  std::atomic<std::uint32_t> word{0};  // 1: there is news; he sleeps on it
+};
+
+/// All those of one client who wait for one key, first come, first served.
+struct KeyQueue : boost::intrusive::set_base_hook<boost::intrusive::optimize_size<true>> {
+  using Instant = Clock::time_point;
+  static constexpr Instant never = Instant::max();
+
+  std::string_view key;  // the map's
+  std::list<std::shared_ptr<Waiter>> waiters;
+
+  Instant look_at = never;   // when to ask the server
+  Instant not_before{};      // others have the key for themselves until then
+  bool asking = false;       // that is under way; one question at a time for all waiters
+  bool seen_free = false;    // the next thing to ask for is the lease itself
+  bool changed = false;      // there is news since the question
+  bool gave_back = false;    // and stepped back: the key was ours before
+  bool others_came = false;  // since then
+  double credit = 0;         // for looks after changes: they are spent faster than they grow
+  Instant credited_at{};
+  std::shared_ptr<Waiter> candidate;  // for whom an attempt is under way
+
+  core::HandoffRun run;
+  Instant handed_on_at{};
+  Instant ours_until{};  // one of our leases holds the key, as far as is known
+  Instant empty_since = never;
+
+  Instant answered_at{};                  // the latest definite answer about the key
+  std::optional<store::Failure> trouble;  // that came after it
+};
+
+/// Where the calls of one client wait for keys that are held: a queue for each key. Those who give
+/// a lease back hand it on to the first in its queue; Wakeups asks the server on behalf of all.
+/// Nothing here does I/O. Thread-safe.
+class WaitingRoom {
+ public:
+  using Instant = Clock::time_point;
+
+  WaitingRoom() = default;
+  ~WaitingRoom();
+  WaitingRoom(const WaitingRoom&) = delete;
+  WaitingRoom& operator=(const WaitingRoom&) = delete;
+
+  /// A waiter's place in the queue, which he leaves with it.
+  class Place {
+   public:
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+
+    /// There were others before him, or one of our own leases holds the key: an attempt is of no
+    /// use.
+    bool is_behind() const noexcept { return behind_; }
+    /// Sleeps until there is news, `until` comes, a stop is requested, or he is asked to try
+    /// himself, unless it is too `late` for that.
+    News wait(Instant until, const std::stop_token& stop, bool late);
+    /// What an attempt of his own brought.
+    void attempt_ended(const store::Acquisition& acquisition, Instant began) noexcept;
+    /// What others heard of the key, if that is news to him.
+    void heard(std::optional<Instant>& answered_at, std::optional<store::Failure>& trouble) const;
+    /// He is, so that it is his part to ask the server now and then.
+    bool is_first() const noexcept;
+    /// After a lease that came to nothing: he is in the queue as before.
+    void back_in_line() noexcept;
+    /// Leaves; returns what came too late.
+    News leave() noexcept;
+
+   private:
+    friend class WaitingRoom;
+    Place(WaitingRoom& room, KeyQueue& queue, std::list<std::shared_ptr<Waiter>>::iterator self,
+          bool behind)
+        : room_(room), queue_(queue), self_(self), waiter_(*self), behind_(behind) {}
+
+    WaitingRoom& room_;
+    KeyQueue& queue_;
+    const std::list<std::shared_ptr<Waiter>>::iterator self_;
+    const std::shared_ptr<Waiter> waiter_;
+    const bool behind_;
+    bool left_ = false;
+  };
+
+  /// The next holder, chosen by one who gives the lease back. He waits for what is said to him,
+  /// or is in the queue as before when this is destroyed.
+  class Heir {
+   public:
+    ~Heir();
+    Heir(Heir&& other) noexcept = default;
+    Heir& operator=(Heir&&) = delete;
+
+    const store::Span& span() const noexcept { return waiter_->span; }
+    /// False if he doesn't wait any more.
+    bool grant(const store::Grant& grant) noexcept;
+    /// Takes the lease if he still waits.
+    void pass(std::unique_ptr<detail::LeaseCore>& baton) noexcept;
+
+   private:
+    friend class WaitingRoom;
+    Heir(WaitingRoom& room, std::string key, std::shared_ptr<Waiter> waiter)
+        : room_(&room), key_(std::move(key)), waiter_(std::move(waiter)) {}
+    WaitingRoom* room_;
+    std::string key_;
+    std::shared_ptr<Waiter> waiter_;
+  };
+
+  /// Whether somebody asks and hears on behalf of those who wait.
+  bool watching() const noexcept { return watching_.load(std::memory_order_relaxed); }
+  bool empty() const noexcept { return queues_made_.load(std::memory_order_relaxed) == 0; }
+  bool has_queue(std::string_view key) noexcept;
+  Place enter(std::string_view key, const store::Span& span);
+  /// For a lease that is given back: to whom to hand it on, if to anybody.
+  std::optional<Heir> next_for(std::string_view key);
+  /// The key was really given back.
+  void released(std::string_view key) noexcept;
+  /// A lease was obtained otherwise than by a handoff.
+  void obtained(std::string_view key, std::chrono::nanoseconds ttl) noexcept;
+
+  // ---- for Wakeups ----
+
+  struct Question {
+    std::string key;
+    std::optional<store::Span> attempt;  ///< ask for the lease; otherwise look
+  };
+
+  /// Has `alarm` go off when there is something to do. Once, before there are waiters to wait for.
+  void use(Timer& alarm) noexcept;
+  /// Sets the alarm to the earliest of `at_latest` and what is due here, and returns that.
+  /// `went_off`: it has done so.
+  Instant set_alarm(Instant at_latest, bool went_off) noexcept;
+  /// Has it go off now.
+  void ring() noexcept;
+
+  /// Takes a question that is due.
+  std::optional<Question> next_question(Instant now);
+  void changed(std::string_view key, Instant now) noexcept;
+  void all_changed(Instant now) noexcept;
+  void looked(std::string_view key, std::optional<std::chrono::milliseconds> ttl,
+              Instant now) noexcept;
+  /// An attempt ended. Returns false if it was granted and nobody takes it.
+  bool tried(std::string_view key, const store::Acquisition& acquisition, Instant now) noexcept;
+  /// A look did, without an answer.
+  void failed(std::string_view key) noexcept;
+  /// Whether anybody asks and hears on behalf of the waiters. If not they are on their own.
+  void watch(bool on, Instant now) noexcept;
+  /// Forgets queues in which nobody was for a while. False if there is none left.
+  bool sweep(Instant now) noexcept;
+
+ private:
+  struct EarlierLook {
+    bool operator()(const KeyQueue& a, const KeyQueue& b) const noexcept {
+      return a.look_at < b.look_at;
+    }
+  };
+  using Schedule = boost::intrusive::multiset<KeyQueue, boost::intrusive::compare<EarlierLook>>;
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+
+  // Under mutex_.
+  KeyQueue* find(std::string_view key) noexcept;
+  void set_look(KeyQueue& queue, Instant when) noexcept;
+  void look_after_change(KeyQueue& queue, Instant now) noexcept;
+  void answered(KeyQueue& queue, Instant now) noexcept;
+  static std::shared_ptr<Waiter> first_of(const KeyQueue& queue) noexcept;
+  static void wake(Waiter& waiter) noexcept;
+  void tell_first(KeyQueue& queue) noexcept;
+  void ring_by(Instant when) noexcept;
+  void begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept;
+  void handed_on(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept;
+  bool deliver(Waiter& waiter, const store::Grant& grant) noexcept;
+
+  std::atomic<std::size_t> queues_made_{0};
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<KeyQueue>, Hash, std::equal_to<>> queues_;
+  Schedule schedule_;
+  std::atomic<bool> watching_{false};
+  Instant sweep_at_ = KeyQueue::never;
+  Timer* alarm_ = nullptr;
+  Instant rings_at_ = KeyQueue::never;
+};
+
+}  // namespace redlease::inline v1::runtime
+
+#endif

@@ -1,0 +1,450 @@
+#ifndef REDLEASE_RUNTIME_WAITING_ROOM_IPP
+#define REDLEASE_RUNTIME_WAITING_ROOM_IPP
+
+#include <algorithm>
+#include <utility>
+
+#include <redlease/runtime/lease_core.hpp>
+#include <redlease/runtime/waiting_room.hpp>
+#include <redlease/wire/futex.hpp>
+
+namespace redlease::inline v1::runtime {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Redis expires a key after its last millisecond.
+constexpr auto expiry_slack = 1ms;
+
+// A lease of our own that was just handed on mostly changes hands again soon. Only one that stays
+// is looked at, so that its end by another hand is noticed.
+constexpr auto own_lease_settles = 5ms;
+
+// Each change calls for a look. When changes come as a flood, looks are rationed.
+constexpr double most_credit = 16;
+constexpr double credit_per_ms = 1;
+
+// A queue that nobody is in is kept for that long, since its key is likely to be wanted again.
+constexpr auto linger = 1s;
+
+constexpr auto never = KeyQueue::never;
+
+KeyQueue::Instant later(KeyQueue::Instant now, std::chrono::nanoseconds span) {
+  return span > never - now ? never : now + span;
+}
+
+}  // namespace
+
+News::News() noexcept = default;
+News::News(News&& other) noexcept = default;
+News& News::operator=(News&& other) noexcept = default;
+News::~News() = default;
+
+WaitingRoom::~WaitingRoom() { schedule_.clear(); }
+
+// ---- under the mutex ---------------------------------------------------------------------------
+
+KeyQueue* WaitingRoom::find(std::string_view key) noexcept {
+  const auto found = queues_.find(key);
+  return found == queues_.end() ? nullptr : found->second.get();
+}
+
+std::shared_ptr<Waiter> WaitingRoom::first_of(const KeyQueue& queue) noexcept {
+  for (const auto& waiter : queue.waiters) {
+    if (!waiter->claimed) return waiter;
+  }
+  return nullptr;
+}
+
+void WaitingRoom::ring_by(Instant when) noexcept {
+  if (alarm_ == nullptr || when >= rings_at_) return;
+  rings_at_ = when;
+  alarm_->set(when);
+}
+
+void WaitingRoom::set_look(KeyQueue& queue, Instant when) noexcept {
+  if (when != never) when = std::max(when, queue.not_before);
+  if (when == queue.look_at) return;
+  if (queue.look_at != never) schedule_.erase(schedule_.iterator_to(queue));
+  queue.look_at = when;
+  if (when == never) return;
+  schedule_.insert(queue);
+  ring_by(when);
+}
+
+void WaitingRoom::look_after_change(KeyQueue& queue, Instant now) noexcept {
+  queue.changed = false;
+  queue.seen_free = false;
+  if (queue.waiters.empty()) return;
+  if (now - queue.handed_on_at < own_lease_settles) {
+    return set_look(queue, queue.handed_on_at + own_lease_settles);
+  }
+  const std::chrono::duration<double, std::milli> since = now - queue.credited_at;
+  queue.credit = std::min(most_credit, queue.credit + since.count() * credit_per_ms);
+  queue.credited_at = now;
+  if (queue.credit >= 1) {
+    queue.credit -= 1;
+    return set_look(queue, now);
+  }
+  set_look(queue, std::min(queue.look_at, now + 1ms));
+}
+
+void WaitingRoom::answered(KeyQueue& queue, Instant now) noexcept {
+  queue.answered_at = now;
+  queue.trouble.reset();
+}
+
+void WaitingRoom::wake(Waiter& waiter) noexcept {
+  waiter.word.store(1, std::memory_order_release);
+  wire::futex_wake(waiter.word, 1);
+}
+
+void WaitingRoom::tell_first(KeyQueue& queue) noexcept {
+  if (const auto first = first_of(queue)) wake(*first);
+}
+
+bool WaitingRoom::deliver(Waiter& waiter, const store::Grant& grant) noexcept {
+  if (waiter.gone) return false;
+  waiter.news.grant = grant;
+  wake(waiter);
+  return true;
+}
+
+void WaitingRoom::begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl,
+                                Instant now) noexcept {
+  answered(queue, now);
+  queue.ours_until = later(now, ttl);
+  queue.run.begin(now, queue.gave_back && !queue.others_came);
+  queue.gave_back = false;
+  queue.seen_free = false;
+  queue.handed_on_at = now;
+  if (!queue.waiters.empty()) set_look(queue, now + own_lease_settles);
+}
+
+void WaitingRoom::handed_on(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept {
+  answered(queue, now);
+  queue.ours_until = later(now, ttl);
+  queue.run.handed_on();
+  queue.handed_on_at = now;
+  set_look(queue, now + own_lease_settles);
+}
+
+// ---- a place in the queue ----------------------------------------------------------------------
+
+bool WaitingRoom::has_queue(std::string_view key) noexcept {
+  if (empty()) return false;
+  const std::lock_guard lock{mutex_};
+  const auto* queue = find(key);
+  return queue != nullptr && (first_of(*queue) != nullptr || queue->ours_until > Clock::now());
+}
+
+WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& span) {
+  auto waiter = std::make_shared<Waiter>(span);
+  const std::lock_guard lock{mutex_};
+  const auto now = Clock::now();
+  auto* queue = find(key);
+  if (queue == nullptr) {
+    auto fresh = std::make_unique<KeyQueue>();
+    fresh->waiters.push_back(waiter);
+    const auto made = queues_.emplace(std::string{key}, std::move(fresh)).first;
+    queue = made->second.get();
+    queue->key = made->first;
+    queues_made_.store(queues_.size(), std::memory_order_relaxed);
+  } else {
+    queue->waiters.push_back(std::move(waiter));
+  }
+  const bool ours = queue->ours_until > now;
+  const bool behind = ours || first_of(*queue) != queue->waiters.back();
+  if (queue->waiters.size() == 1 && !queue->asking) {
+    set_look(*queue, ours ? std::max(now, queue->handed_on_at + own_lease_settles) : now);
+  }
+  return {*this, *queue, std::prev(queue->waiters.end()), behind};
+}
+
+WaitingRoom::Place::~Place() { (void)leave(); }
+
+News WaitingRoom::Place::leave() noexcept {
+  if (std::exchange(left_, true)) return {};
+  const std::lock_guard lock{room_.mutex_};
+  const bool was_first = !room_.watching_ && first_of(queue_) == waiter_;
+  waiter_->gone = true;
+  queue_.waiters.erase(self_);
+  if (was_first) room_.tell_first(queue_);
+  if (queue_.waiters.empty()) {
+    room_.set_look(queue_, never);
+    queue_.empty_since = Clock::now();
+    room_.sweep_at_ = std::min(room_.sweep_at_, queue_.empty_since + linger);
+    room_.ring_by(room_.sweep_at_);
+  }
+  return std::exchange(waiter_->news, News{});
+}
+
+News WaitingRoom::Place::wait(Instant until, const std::stop_token& stop, bool late) {
+  const std::stop_callback end{stop, [this] { wake(*waiter_); }};
+  for (;;) {
+    bool in_time = true;
+    while (in_time && waiter_->word.load(std::memory_order_acquire) == 0) {
+      in_time = wire::futex_wait(waiter_->word, 0, until);
+    }
+    const std::lock_guard lock{room_.mutex_};
+    waiter_->word.store(0, std::memory_order_relaxed);
+    auto news = std::exchange(waiter_->news, News{});
+    if (!in_time || !late || news.grant || news.baton || stop.stop_requested()) return news;
+  }
+}
+
+bool WaitingRoom::Place::is_first() const noexcept {
+  const std::lock_guard lock{room_.mutex_};
+  return first_of(queue_) == waiter_;
+}
+
+void WaitingRoom::Place::attempt_ended(const store::Acquisition& acquisition,
+                                       Instant began) noexcept {
+  const std::lock_guard lock{room_.mutex_};
+  if (acquisition.grant) return;
+  if (!acquisition.failure) {
+    room_.answered(queue_, Clock::now());
+  } else if (queue_.answered_at < began) {
+    queue_.trouble = acquisition.failure;
+  }
+}
+
+void WaitingRoom::Place::heard(std::optional<Instant>& answered_at,
+                               std::optional<store::Failure>& trouble) const {
+  const std::lock_guard lock{room_.mutex_};
+  if (queue_.trouble) {
+    trouble = queue_.trouble;
+  } else if (queue_.answered_at > answered_at.value_or(Instant{})) {
+    answered_at = queue_.answered_at;
+    trouble.reset();
+  }
+}
+
+void WaitingRoom::Place::back_in_line() noexcept {
+  const std::lock_guard lock{room_.mutex_};
+  waiter_->claimed = false;
+  queue_.ours_until = {};
+}
+
+// ---- handing on --------------------------------------------------------------------------------
+
+std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
+  if (empty()) return std::nullopt;
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr) return std::nullopt;
+  auto first = first_of(*queue);
+  if (!first || !queue->run.may_go_on(Clock::now())) return std::nullopt;
+  std::optional<Heir> heir{Heir{*this, std::string{key}, std::move(first)}};
+  heir->waiter_->claimed = true;
+  return heir;
+}
+
+WaitingRoom::Heir::~Heir() {
+  if (!waiter_) return;
+  const std::lock_guard lock{room_->mutex_};
+  if (waiter_->gone) return;
+  waiter_->claimed = false;
+  if (auto* queue = room_->find(key_)) {
+    queue->ours_until = {};
+    room_->set_look(*queue, Clock::now());
+    if (!room_->watching_) room_->tell_first(*queue);
+  }
+}
+
+bool WaitingRoom::Heir::grant(const store::Grant& grant) noexcept {
+  const auto waiter = std::exchange(waiter_, nullptr);
+  const std::lock_guard lock{room_->mutex_};
+  auto* queue = room_->find(key_);
+  if (queue == nullptr) return false;
+  room_->handed_on(*queue, waiter->span.ttl, Clock::now());
+  return room_->deliver(*waiter, grant);
+}
+
+void WaitingRoom::Heir::pass(std::unique_ptr<detail::LeaseCore>& baton) noexcept {
+  const auto waiter = std::exchange(waiter_, nullptr);
+  const std::lock_guard lock{room_->mutex_};
+  auto* queue = room_->find(key_);
+  if (queue == nullptr || waiter->gone) return;
+  waiter->news.baton = std::move(baton);
+  room_->handed_on(*queue, waiter->span.ttl, Clock::now());
+  wake(*waiter);
+}
+
+void WaitingRoom::released(std::string_view key) noexcept {
+  if (empty()) return;
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr) return;
+  queue->ours_until = {};
+  queue->seen_free = false;
+  queue->gave_back = true;
+  queue->others_came = false;
+  if (queue->waiters.empty()) return;
+  const auto now = Clock::now();
+  queue->handed_on_at = {};
+  queue->not_before = now + core::HandoffRun::step_back;
+  set_look(*queue, queue->not_before);
+  if (!watching_) tell_first(*queue);
+}
+
+void WaitingRoom::obtained(std::string_view key, std::chrono::nanoseconds ttl) noexcept {
+  if (empty()) return;
+  const std::lock_guard lock{mutex_};
+  if (auto* queue = find(key)) begin_holding(*queue, ttl, Clock::now());
+}
+
+// ---- for Wakeups -------------------------------------------------------------------------------
+
+void WaitingRoom::use(Timer& alarm) noexcept {
+  const std::lock_guard lock{mutex_};
+  alarm_ = &alarm;
+}
+
+WaitingRoom::Instant WaitingRoom::set_alarm(Instant at_latest, bool went_off) noexcept {
+  const std::lock_guard lock{mutex_};
+  auto next = std::min(at_latest, sweep_at_);
+  if (watching_ && !schedule_.empty()) next = std::min(next, schedule_.begin()->look_at);
+  if (!watching_ && !schedule_.empty() && at_latest == never) next = Clock::now();
+  if (went_off || next < rings_at_) {
+    rings_at_ = next;
+    alarm_->set(next);
+  }
+  return next;
+}
+
+void WaitingRoom::ring() noexcept {
+  const std::lock_guard lock{mutex_};
+  rings_at_ = {};
+  if (alarm_ != nullptr) alarm_->set({});
+}
+
+std::optional<WaitingRoom::Question> WaitingRoom::next_question(Instant now) {
+  const std::lock_guard lock{mutex_};
+  while (!schedule_.empty() && schedule_.begin()->look_at <= now) {
+    KeyQueue& queue = *schedule_.begin();
+    const auto first = first_of(queue);
+    if (queue.asking || !first) {
+      set_look(queue, never);  // the answer, or the next to come in, sets it anew
+      continue;
+    }
+    Question question{std::string{queue.key}, {}};
+    set_look(queue, never);
+    queue.asking = true;
+    queue.changed = false;
+    if (queue.seen_free) {
+      question.attempt = first->span;
+      first->claimed = true;
+      queue.candidate = first;
+    }
+    return question;
+  }
+  return std::nullopt;
+}
+
+void WaitingRoom::changed(std::string_view key, Instant now) noexcept {
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr) return;
+  queue->changed = true;
+  if (!queue->asking) look_after_change(*queue, now);
+}
+
+void WaitingRoom::all_changed(Instant now) noexcept {
+  const std::lock_guard lock{mutex_};
+  for (auto& [key, queue] : queues_) {
+    queue->changed = true;
+    queue->handed_on_at = {};
+    if (!queue->asking) look_after_change(*queue, now);
+  }
+}
+
+void WaitingRoom::looked(std::string_view key, std::optional<std::chrono::milliseconds> ttl,
+                         Instant now) noexcept {
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr) return;
+  queue->asking = false;
+  answered(*queue, now);
+  if (queue->waiters.empty()) return;
+  queue->seen_free = !ttl;
+  if (!ttl) return set_look(*queue, now);
+  queue->others_came = true;
+  if (queue->changed) return look_after_change(*queue, now);
+  const bool endless = *ttl == std::chrono::milliseconds::max();
+  set_look(*queue, endless ? never : later(now, *ttl + expiry_slack));
+}
+
+bool WaitingRoom::tried(std::string_view key, const store::Acquisition& acquisition,
+                        Instant now) noexcept {
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr) return false;
+  queue->asking = false;
+  queue->seen_free = false;
+  const auto candidate = std::exchange(queue->candidate, nullptr);
+  if (acquisition.grant) {
+    if (candidate && deliver(*candidate, *acquisition.grant)) {
+      begin_holding(*queue, candidate->span.ttl, now);
+      return true;
+    }
+    set_look(*queue, now);
+    return false;
+  }
+  if (candidate) candidate->claimed = false;
+  if (acquisition.failure) {
+    queue->trouble = acquisition.failure;
+    tell_first(*queue);
+    return true;
+  }
+  answered(*queue, now);
+  queue->others_came = true;
+  // Whoever came first has changed the key, which is news, or will be.
+  if (queue->changed) return look_after_change(*queue, now), true;
+  set_look(*queue, now + own_lease_settles);
+  return true;
+}
+
+void WaitingRoom::failed(std::string_view key) noexcept {
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr) return;
+  queue->asking = false;
+  tell_first(*queue);
+}
+
+void WaitingRoom::watch(bool on, Instant now) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (watching_.exchange(on) == on) return;
+  for (auto& [key, queue] : queues_) {
+    if (queue->waiters.empty()) continue;
+    if (on) {
+      if (!queue->asking) set_look(*queue, now);
+    } else {
+      tell_first(*queue);
+    }
+  }
+}
+
+bool WaitingRoom::sweep(Instant now) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (now >= sweep_at_) {
+    sweep_at_ = never;
+    std::erase_if(queues_, [&](auto& entry) {
+      auto& queue = *entry.second;
+      if (!queue.waiters.empty()) return false;
+      if (queue.asking || now < queue.empty_since + linger) {
+        sweep_at_ = std::min(sweep_at_, now + linger);
+        return false;
+      }
+      set_look(queue, never);
+      return true;
+    });
+    queues_made_.store(queues_.size(), std::memory_order_relaxed);
+  }
+  return !queues_.empty();
+}
+
+}  // namespace redlease::inline v1::runtime
+
+#endif
