@@ -46,7 +46,7 @@ std::optional<Lease> Client::acquire(std::string_view key, const Wait& wait,
   detail::check_key(key);
   detail::check(wait);
   detail::check(options);
-  auto core = detail::Acquirer{state_, key, options}.wait_for_it(wait);
+  auto core = detail::Acquirer{state_, key, options, wait.order}.wait_for_it(wait);
   if (!core) return std::nullopt;
   return Lease{std::move(core)};
 }

@@ -124,7 +124,9 @@ void check(const Wait& wait) {
   if (wait.backoff.max > longest_timeout) {
     refuse("backoff.max", to_text(wait.backoff.max), "must be at most 24h");
   }
-  if (wait.order != Order::any) refuse_unsupported("order", "fifo");
+  if (wait.order != Order::any && wait.order != Order::fifo) {
+    refuse("order", std::to_string(static_cast<int>(wait.order)), "must be any or fifo");
+  }
 }
 
 void check_key(std::string_view key) {

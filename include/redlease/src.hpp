@@ -25,6 +25,7 @@
 #include <redlease/wire/url.ipp>
 
 #include <redlease/store/lease_store.ipp>
+#include <redlease/store/line_store.ipp>
 #include <redlease/store/renewal_stream.ipp>
 #include <redlease/store/watch_stream.ipp>
 

@@ -84,7 +84,7 @@ TEST_F(InputTest, B85BadOptionsAreRefused) {
   EXPECT_THAT(waiting({.at_most = 1s, .backoff = {.min = 0ms}}), refused("backoff.min"));
   EXPECT_THAT(waiting({.at_most = 1s, .backoff = {.min = 9ms, .max = 8ms}}),
               refused("backoff.max"));
-  EXPECT_THAT(waiting({.at_most = 1s, .order = Order::fifo}), refused("order"));
+  EXPECT_THAT(waiting({.at_most = 1s, .order = static_cast<Order>(7)}), refused("order"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.renew_every = 1s}), refused("renew_every"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.ttl = 1s, .auto_renew = true, .renew_every = 1s}),
               refused("renew_every"));

@@ -103,7 +103,8 @@ TEST(WaitCheck, NamesTheField) {
   EXPECT_THAT(refusal(Wait{.at_most = 1s, .backoff = {.min = 0ms}}), HasSubstr("backoff.min"));
   EXPECT_THAT(refusal(Wait{.at_most = 1s, .backoff = {.min = 5ms, .max = 4ms}}),
               HasSubstr("backoff.max"));
-  EXPECT_THAT(refusal(Wait{.at_most = 1s, .order = redlease::Order::fifo}), HasSubstr("order"));
+  EXPECT_THAT(refusal(Wait{.at_most = 1s, .order = static_cast<redlease::Order>(7)}),
+              HasSubstr("order = 7"));
 }
 
 TEST(ClientOptionsCheck, NamesTheField) {

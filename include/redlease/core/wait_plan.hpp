@@ -41,6 +41,8 @@ class WaitPlan {
   /// holder's expiry, and the last moment at which an answer can still be expected in time.
   std::optional<Instant> next_attempt(Instant now, double random) noexcept;
 
+  /// `when`, or the last moment for an attempt if that comes first; nothing when that is over.
+  std::optional<Instant> within(Instant now, Instant when) const noexcept;
   /// When one for whom others ask sees whether that is still so; nothing when it is too late for
   /// that.
   std::optional<Instant> next_look(Instant now, double random) const noexcept;

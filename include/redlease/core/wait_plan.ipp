@@ -36,9 +36,13 @@ std::optional<WaitPlan::Instant> WaitPlan::next_attempt(Instant now, double rand
 }
 
 std::optional<WaitPlan::Instant> WaitPlan::next_look(Instant now, double random) const noexcept {
-  if (now >= last_start_) return std::nullopt;
   const auto spread = static_cast<double>(longest_pause_.count()) * random / 2;
-  return std::min(now + longest_pause_ / 2 + Span{static_cast<Span::rep>(spread)}, last_start_);
+  return within(now, now + longest_pause_ / 2 + Span{static_cast<Span::rep>(spread)});
+}
+
+std::optional<WaitPlan::Instant> WaitPlan::within(Instant now, Instant when) const noexcept {
+  if (now >= last_start_) return std::nullopt;
+  return std::min(when, last_start_);
 }
 
 void WaitPlan::holder_expires_in(Span ttl, Instant now) noexcept {

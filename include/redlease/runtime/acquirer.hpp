@@ -20,7 +20,7 @@ namespace redlease::inline v1::detail {
 class Acquirer {
  public:
   Acquirer(std::shared_ptr<runtime::ClientState> client, std::string_view key,
-           const LeaseOptions& options);
+           const LeaseOptions& options, Order order = Order::any);
 
   /// Null if the key is held. Throws Error.
   std::unique_ptr<LeaseCore> try_once();
@@ -31,7 +31,17 @@ class Acquirer {
   using Place = runtime::WaitingRoom::Place;
 
   bool attempt(const core::WaitPlan& plan, Place* place = nullptr);
+  void note(std::optional<store::Failure>&& failure, Clock::time_point began,
+            const core::WaitPlan& plan);
   bool wait_in_queue(const Wait& wait, core::WaitPlan& plan);
+  bool take_in_line(const core::WaitPlan& plan);
+  bool wait_in_line(const Wait& wait, core::WaitPlan& plan);
+  enum class Stay { granted, over, ticket_void };
+  Stay stand_in_line(const Wait& wait, core::WaitPlan& plan, store::Ticket& ticket);
+  bool accept(const store::Ticket& ticket, Clock::time_point sent);
+  std::optional<Clock::time_point> next_sign(const Place& place, const Wait& wait,
+                                             const store::Ticket& ticket,
+                                             core::WaitPlan& plan) const;
   std::optional<Clock::time_point> next_turn(const Place& place, const Wait& wait,
                                              core::WaitPlan& plan);
   void ask_for_expiry(core::WaitPlan& plan);

@@ -7,13 +7,19 @@
 #include <redlease/token.hpp>
 
 namespace redlease::inline v1::detail {
+namespace {
+
+// To connect takes a millisecond or two.
+constexpr std::chrono::milliseconds longest_await{50};
+
+}  // namespace
 
 Acquirer::Acquirer(std::shared_ptr<runtime::ClientState> client, std::string_view key,
-                   const LeaseOptions& options)
+                   const LeaseOptions& options, Order order)
     : client_(std::move(client)),
       backend_(client_->here()),
       key_(key),
-      terms_(options),
+      terms_(options, order),
       start_(Clock::now()) {
   if (terms_.renewal) backend_.keeper.start();
 }
@@ -30,9 +36,15 @@ std::unique_ptr<LeaseCore> Acquirer::try_once() {
 std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   core::WaitPlan plan{{wait.at_most, wait.attempts, wait.backoff.min, wait.backoff.max}, start_};
   if (wait.stop.stop_requested()) return contended();
-  // Behind others of this client, or one of its own leases, an attempt is of no use.
-  const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
-  const bool held = (!queue_up && attempt(plan)) || (plan.has_many() && wait_in_queue(wait, plan));
+  bool held = false;
+  if (terms_.in_line) {
+    const bool try_first = !plan.has_many() || !backend_.room.hears_grants();
+    held = (try_first && take_in_line(plan)) || (plan.has_many() && wait_in_line(wait, plan));
+  } else {
+    // Behind others of this client, or one of its own leases, an attempt is of no use.
+    const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
+    held = (!queue_up && attempt(plan)) || (plan.has_many() && wait_in_queue(wait, plan));
+  }
   if (held) return acquired(*grant_);
   if (trouble_) give_up(std::move(*trouble_));
   return contended();
@@ -48,18 +60,21 @@ bool Acquirer::attempt(const core::WaitPlan& plan, Place* place) {
     backend_.room.obtained(key_, terms_.ttl);
     return true;
   }
-  if (acquisition.failure && !acquisition.failure->transient) {
-    give_up(std::move(*acquisition.failure));
-  }
+  note(std::move(acquisition.failure), began, plan);
+  return false;
+}
+
+// How an attempt without a lease ended.
+void Acquirer::note(std::optional<store::Failure>&& failure, Clock::time_point began,
+                    const core::WaitPlan& plan) {
+  if (failure && !failure->transient) give_up(std::move(*failure));
   // An attempt that began at the last moment, and that the end of the wait cut short, says nothing
   // new: what was said just before still counts. (Its traces are removed already.)
-  const bool cut =
-      acquisition.failure && plan.is_last_moment(began) && Clock::now() >= plan.deadline();
+  const bool cut = failure && plan.is_last_moment(began) && Clock::now() >= plan.deadline();
   if (!cut || !answered_at_ || began - *answered_at_ > backend_.pipelines.timeouts().command) {
-    trouble_ = std::move(acquisition.failure);
+    trouble_ = std::move(failure);
     answered_at_ = Clock::now();
   }
-  return false;
 }
 
 bool Acquirer::wait_in_queue(const Wait& wait, core::WaitPlan& plan) {
@@ -149,6 +164,90 @@ void Acquirer::dispose(runtime::News&& news) noexcept {
   backend_.store.give_back(key_, news.grant->token.reveal());
   backend_.room.released(key_);
   news.grant.reset();
+}
+
+// ---- waiting in line ---------------------------------------------------------------------------
+
+// Only if there is none.
+bool Acquirer::take_in_line(const core::WaitPlan& plan) {
+  const auto began = Clock::now();
+  const store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl};
+  auto step = backend_.line.take(key_, ticket, plan.deadline());
+  if (step.ours) return accept(ticket, step.sent);
+  note(std::move(step.failure), began, plan);
+  return false;
+}
+
+bool Acquirer::accept(const store::Ticket& ticket, Clock::time_point sent) {
+  if (store::LeaseStore::lateness(terms_.span(), sent).count() >= 0) {
+    backend_.line.leave(key_, ticket);
+    return false;
+  }
+  grant_.emplace(store::Grant{ticket.token, sent});
+  return true;
+}
+
+bool Acquirer::wait_in_line(const Wait& wait, core::WaitPlan& plan) {
+  // A process that hears of its grants is served sooner: worth a moment.
+  backend_.wakeups.start();
+  backend_.room.await_watch(std::min(plan.deadline(), Clock::now() + longest_await));
+  std::string place = "0";
+  for (;;) {
+    // A ticket is good for one grant, but its successor inherits the place in the line.
+    store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl,
+                         !backend_.room.hears_grants(), place};
+    const auto stay = stand_in_line(wait, plan, ticket);
+    if (stay != Stay::ticket_void) return stay == Stay::granted;
+    place = ticket.place;
+  }
+}
+
+Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
+                                       store::Ticket& ticket) {
+  auto place = backend_.room.enter_line(key_, terms_.span(), ticket);
+  struct Leave {
+    Acquirer& self;
+    store::Ticket& ticket;
+    ~Leave() {
+      if (!self.grant_) self.backend_.line.leave(self.key_, ticket);
+    }
+  } const leave{*this, ticket};
+
+  for (;;) {
+    const auto began = Clock::now();
+    auto step = backend_.line.join(key_, ticket, plan.deadline());
+    if (step.granted != 0) backend_.room.granted(step.granted, step.sent);
+    if (step.ours) return accept(ticket, step.sent) ? Stay::granted : Stay::ticket_void;
+    const bool in_doubt = step.failure && step.failure->in_doubt;
+    note(std::move(step.failure), began, plan);
+
+    const auto next = next_sign(place, wait, ticket, plan);
+    if (!next && !plan.has_attempts()) return Stay::over;
+    if (!next && listening()) hint_ = what_is_there(plan.deadline());
+    const auto news = place.wait(next.value_or(plan.deadline()), wait.stop, false);
+    if (wait.stop.stop_requested() || (wait.still_needed && next && !wait.still_needed())) {
+      trouble_.reset();
+      return Stay::over;
+    }
+    if (news.grant) return accept(ticket, news.grant->sent) ? Stay::granted : Stay::ticket_void;
+    if (!next && Clock::now() >= plan.deadline()) return Stay::over;
+    if (in_doubt) return Stay::ticket_void;
+  }
+}
+
+// When to join again without having heard of a grant. The first of a process looks after a free
+// lease that nobody granted; for the others it is a sign of life.
+std::optional<Clock::time_point> Acquirer::next_sign(const Place& place, const Wait& wait,
+                                                     const store::Ticket& ticket,
+                                                     core::WaitPlan& plan) const {
+  const auto now = Clock::now();
+  const auto random = random_unit();
+  if (wait.attempts || trouble_ || ticket.deaf || !backend_.room.hears_grants()) {
+    return plan.next_attempt(now, random);
+  }
+  const std::chrono::duration<double, std::milli> pause{(place.is_first() ? 200 : 5000) *
+                                                        (1 + random)};
+  return plan.within(now, now + std::chrono::duration_cast<std::chrono::nanoseconds>(pause));
 }
 
 // ---- the end -----------------------------------------------------------------------------------

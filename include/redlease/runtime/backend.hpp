@@ -10,6 +10,7 @@
 #include <redlease/runtime/waiting_room.hpp>
 #include <redlease/runtime/wakeups.hpp>
 #include <redlease/store/lease_store.hpp>
+#include <redlease/store/line_store.hpp>
 #include <redlease/wire/pipelines.hpp>
 #include <redlease/wire/url.hpp>
 
@@ -30,6 +31,7 @@ struct Backend {
   Notifier notifier;
   wire::Pipelines pipelines;
   store::LeaseStore store;
+  store::LineStore line;
   Keeper keeper;
   WaitingRoom room;
   Wakeups wakeups;

@@ -5,6 +5,17 @@
 #include <redlease/token.hpp>
 
 namespace redlease::inline v1::runtime {
+namespace {
+
+// Different from all others, on all machines.
+std::string process_name() {
+  const auto token = Token::generate();
+  std::string name{token.reveal()};
+  std::erase(name, '-');
+  return name;
+}
+
+}  // namespace
 
 Backend::Backend(const wire::Endpoint& endpoint, const ClientOptions& options)
     : generation(detail::process_generation()),
@@ -12,8 +23,9 @@ Backend::Backend(const wire::Endpoint& endpoint, const ClientOptions& options)
       pipelines(endpoint, {options.connect_timeout, options.command_timeout},
                 options.max_connections),
       store(pipelines, endpoint.address()),
+      line(store, pipelines, process_name()),
       keeper(pipelines.connector(), notifier),
-      wakeups(pipelines.connector(), store, room) {}
+      wakeups(pipelines.connector(), store, line.process(), room) {}
 
 Backend::~Backend() {
   wakeups.stop();

@@ -23,7 +23,7 @@ namespace redlease::inline v1::detail {
 
 /// How a lease is to be held: LeaseOptions, as checked, with the defaults filled in.
 struct Terms {
-  explicit Terms(const LeaseOptions& options);
+  explicit Terms(const LeaseOptions& options, Order order = Order::any);
   /// With auto_renew a lease ends a margin before its validity does.
   store::Span span() const noexcept {
     if (!renewal) return {ttl};
@@ -34,6 +34,7 @@ struct Terms {
   std::optional<core::RenewalPlan::Terms> renewal;  // with auto_renew
   std::optional<std::chrono::nanoseconds> safety_margin;
   const std::string& label;
+  bool in_line;  // others may wait for it in line
 };
 
 /// A mutex that takes little room, for those who mostly needn't wait.
@@ -122,6 +123,7 @@ class LeaseCore final : public runtime::Kept {
   void tell_of_trouble(Event::Kind kind, const store::Failure& failure) noexcept;
   static void on_answer(void* context, wire::Outcome&& outcome) noexcept;
   store::Comparison give_back();
+  store::Comparison give_back_in_line();
   bool conclude(const store::Comparison& found);
 
   std::shared_ptr<runtime::ClientState> client_;
@@ -131,6 +133,7 @@ class LeaseCore final : public runtime::Kept {
   const Token token_;
   Turn turn_;  // one renewal or release at a time
   const std::chrono::milliseconds ttl_;
+  const bool in_line_;
 
   std::mutex mutex_;  // guards what follows; never held during I/O
   core::LeaseState state_;

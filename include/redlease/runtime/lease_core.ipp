@@ -12,7 +12,8 @@ namespace redlease::inline v1::detail {
 using namespace std::chrono_literals;
 using store::Ownership;
 
-Terms::Terms(const LeaseOptions& options) : ttl(options.ttl.ceil_ms()), label(options.label) {
+Terms::Terms(const LeaseOptions& options, Order order)
+    : ttl(options.ttl.ceil_ms()), label(options.label), in_line(order == Order::fifo) {
   if (options.safety_margin) safety_margin = *options.safety_margin;
   if (!options.auto_renew) return;
   renewal.emplace();
@@ -29,6 +30,7 @@ LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_v
       key_(key),
       token_(grant.token),
       ttl_(terms.ttl),
+      in_line_(terms.in_line),
       state_(grant.sent, terms.ttl, terms.safety_margin) {
   if (!terms.renewal) return;
   plan_ = {*terms.renewal, grant.sent};
@@ -200,6 +202,7 @@ void LeaseCore::release() {
 // To the next one who waits in this client, if there is one, without a moment in which the key is
 // free.
 store::Comparison LeaseCore::give_back() {
+  if (in_line_) return give_back_in_line();
   auto& room = backend_->room;
   if (auto heir = room.next_for(key_)) {
     auto handed =
@@ -212,6 +215,18 @@ store::Comparison LeaseCore::give_back() {
   }
   auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
   room.released(key_);
+  return found;
+}
+
+// The server knows whose turn it is. If it is one of ours, the answer tells.
+store::Comparison LeaseCore::give_back_in_line() {
+  std::uint64_t granted = 0;
+  auto found = backend_->line.release(key_, token_.reveal(), Clock::time_point::max(), granted);
+  if (granted != 0) {
+    backend_->room.granted(granted, found.sent);
+  } else {
+    backend_->room.released(key_);
+  }
   return found;
 }
 
@@ -242,12 +257,19 @@ void LeaseCore::let_go(std::unique_ptr<LeaseCore> core) noexcept {
 
 void LeaseCore::hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept {
   try {
-    auto& room = core->backend_->room;
-    if (auto heir = room.next_for(core->key_)) heir->pass(core);
-    if (!core) return;
     auto& mine = *core;
+    auto& room = mine.backend_->room;
+    if (!mine.in_line_) {
+      if (auto heir = room.next_for(mine.key_)) heir->pass(core);
+      if (!core) return;
+    }
     const auto key = room.empty() ? std::string{} : mine.key_;
-    mine.backend_->store.post_release(mine.key_, mine.token_.reveal(), on_answer, core.get());
+    const auto token = mine.token_.reveal();
+    if (mine.in_line_) {
+      mine.backend_->line.post_release(mine.key_, token, on_answer, core.get());
+    } else {
+      mine.backend_->store.post_release(mine.key_, token, on_answer, core.get());
+    }
     (void)core.release();  // it is on_answer()'s now, and may be gone already
     if (!key.empty()) room.released(key);
   } catch (...) {
@@ -271,10 +293,11 @@ std::optional<store::Grant> LeaseCore::pass_on(std::unique_ptr<LeaseCore> core,
 void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {
   std::unique_ptr<LeaseCore> core{static_cast<LeaseCore*>(context)};
   try {
-    auto& store = core->backend_->store;
-    if (!core->conclude(store.answer_to_post(core->key_, core->token_.reveal(), outcome))) {
-      (void)core.release();
-    }
+    auto& backend = *core->backend_;
+    const auto token = core->token_.reveal();
+    const auto found = core->in_line_ ? backend.line.answer_to_post(core->key_, token, outcome)
+                                      : backend.store.answer_to_post(core->key_, token, outcome);
+    if (!core->conclude(found)) (void)core.release();
   } catch (...) {
     // Nothing is left to be done but to forget the lease: the ttl frees the key.
   }

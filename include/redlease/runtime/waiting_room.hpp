@@ -18,6 +18,8 @@
 #include <redlease/core/handoff_run.hpp>
 #include <redlease/runtime/timer.hpp>
 #include <redlease/store/lease_store.hpp>
+#include <redlease/store/line_store.hpp>
+#include <redlease/token.hpp>
 
 namespace redlease::inline v1::detail {
 class LeaseCore;
@@ -39,22 +41,30 @@ struct News {
 /// A call that waits for a key. Guarded by the room's mutex, but for the word.
 class Waiter {
  public:
-  explicit Waiter(const store::Span& terms) : span(terms) {}
+  explicit Waiter(const store::Span& terms, const store::Ticket* ticket = nullptr)
+      : span(terms),
+        number(ticket != nullptr ? ticket->number : 0),
+        token(ticket != nullptr ? std::optional{ticket->token} : std::nullopt) {}
 
   const store::Span span;
+  const std::uint64_t number;  // of his ticket, if he stands in line
+  const std::optional<Token> token;
   News news;
   bool claimed = false;  // somebody is about to give him the lease
   bool gone = false;
   std::atomic<std::uint32_t> word{0};  // 1: there is news; he sleeps on it
 };
 
-/// All those of one client who wait for one key, first come, first served.
+/// All those of one client who wait for one key, first come, first served. Those in line are served
+/// by the server, which knows of all processes.
 struct KeyQueue : boost::intrusive::set_base_hook<boost::intrusive::optimize_size<true>> {
   using Instant = Clock::time_point;
   static constexpr Instant never = Instant::max();
 
   std::string_view key;  // the map's
   std::list<std::shared_ptr<Waiter>> waiters;
+  std::list<std::shared_ptr<Waiter>> line;
+  bool empty() const noexcept { return waiters.empty() && line.empty(); }
 
   Instant look_at = never;   // when to ask the server
   Instant not_before{};      // others have the key for themselves until then
@@ -114,13 +124,19 @@ class WaitingRoom {
 
    private:
     friend class WaitingRoom;
-    Place(WaitingRoom& room, KeyQueue& queue, std::list<std::shared_ptr<Waiter>>::iterator self,
-          bool behind)
-        : room_(room), queue_(queue), self_(self), waiter_(*self), behind_(behind) {}
+    using List = std::list<std::shared_ptr<Waiter>>;
+    Place(WaitingRoom& room, KeyQueue& queue, List& list, bool behind)
+        : room_(room),
+          queue_(queue),
+          list_(list),
+          self_(std::prev(list.end())),
+          waiter_(*self_),
+          behind_(behind) {}
 
     WaitingRoom& room_;
     KeyQueue& queue_;
-    const std::list<std::shared_ptr<Waiter>>::iterator self_;
+    List& list_;
+    const List::iterator self_;
     const std::shared_ptr<Waiter> waiter_;
     const bool behind_;
     bool left_ = false;
@@ -149,11 +165,21 @@ class WaitingRoom {
     std::shared_ptr<Waiter> waiter_;
   };
 
-  /// Whether somebody asks and hears on behalf of those who wait.
+  /// Whether somebody asks and hears on behalf of those who wait; and of grants, too.
   bool watching() const noexcept { return watching_.load(std::memory_order_relaxed); }
+  bool hears_grants() const noexcept { return hears_grants_.load(std::memory_order_relaxed); }
+  /// Waits until that has come about, or will not, at the latest until then.
+  void await_watch(Instant until) noexcept;
   bool empty() const noexcept { return queues_made_.load(std::memory_order_relaxed) == 0; }
   bool has_queue(std::string_view key) noexcept;
   Place enter(std::string_view key, const store::Span& span);
+  /// The same for one who stands in line with that ticket.
+  Place enter_line(std::string_view key, const store::Span& span, const store::Ticket& ticket);
+  std::uint64_t next_number() noexcept { return numbers_.fetch_add(1) + 1; }
+  /// The server granted the lease to the ticket with that number: he has to accept it.
+  void granted(std::uint64_t number) noexcept;
+  /// The same, and it is accepted already: by a request that was sent then.
+  void granted(std::uint64_t number, Instant sent) noexcept;
   /// For a lease that is given back: to whom to hand it on, if to anybody.
   std::optional<Heir> next_for(std::string_view key);
   /// The key was really given back.
@@ -187,7 +213,9 @@ class WaitingRoom {
   /// A look did, without an answer.
   void failed(std::string_view key) noexcept;
   /// Whether anybody asks and hears on behalf of the waiters. If not they are on their own.
-  void watch(bool on, Instant now) noexcept;
+  void watch(bool on, bool hears_grants, Instant now) noexcept;
+  /// Whether it is known by now if that will be so.
+  void decide_watch(bool decided) noexcept;
   /// Forgets queues in which nobody was for a while. False if there is none left.
   bool sweep(Instant now) noexcept;
 
@@ -207,7 +235,8 @@ class WaitingRoom {
   void set_look(KeyQueue& queue, Instant when) noexcept;
   void look_after_change(KeyQueue& queue, Instant now) noexcept;
   void answered(KeyQueue& queue, Instant now) noexcept;
-  static std::shared_ptr<Waiter> first_of(const KeyQueue& queue) noexcept;
+  KeyQueue& make_queue(std::string_view key);
+  static std::shared_ptr<Waiter> first_of(const Place::List& list) noexcept;
   static void wake(Waiter& waiter) noexcept;
   void tell_first(KeyQueue& queue) noexcept;
   void ring_by(Instant when) noexcept;
@@ -220,6 +249,10 @@ class WaitingRoom {
   std::unordered_map<std::string, std::unique_ptr<KeyQueue>, Hash, std::equal_to<>> queues_;
   Schedule schedule_;
   std::atomic<bool> watching_{false};
+  std::atomic<bool> hears_grants_{false};
+  std::atomic<std::uint32_t> watch_decided_{0};  // 1: on, or not to be had now
+  std::atomic<std::uint64_t> numbers_{0};
+  std::unordered_map<std::uint64_t, Waiter*> in_line_;
   Instant sweep_at_ = KeyQueue::never;
   Timer* alarm_ = nullptr;
   Instant rings_at_ = KeyQueue::never;

@@ -2,6 +2,7 @@
 #define REDLEASE_RUNTIME_WAITING_ROOM_IPP
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <redlease/runtime/lease_core.hpp>
@@ -23,6 +24,9 @@ constexpr auto own_lease_settles = 5ms;
 // Each change calls for a look. When changes come as a flood, looks are rationed.
 constexpr double most_credit = 16;
 constexpr double credit_per_ms = 1;
+// The line is served by the server: a look is for holders who don't know of it.
+constexpr double most_line_credit = 2;
+constexpr double line_credit_per_ms = 0.02;
 
 // A queue that nobody is in is kept for that long, since its key is likely to be wanted again.
 constexpr auto linger = 1s;
@@ -49,8 +53,8 @@ KeyQueue* WaitingRoom::find(std::string_view key) noexcept {
   return found == queues_.end() ? nullptr : found->second.get();
 }
 
-std::shared_ptr<Waiter> WaitingRoom::first_of(const KeyQueue& queue) noexcept {
-  for (const auto& waiter : queue.waiters) {
+std::shared_ptr<Waiter> WaitingRoom::first_of(const Place::List& list) noexcept {
+  for (const auto& waiter : list) {
     if (!waiter->claimed) return waiter;
   }
   return nullptr;
@@ -75,18 +79,24 @@ void WaitingRoom::set_look(KeyQueue& queue, Instant when) noexcept {
 void WaitingRoom::look_after_change(KeyQueue& queue, Instant now) noexcept {
   queue.changed = false;
   queue.seen_free = false;
-  if (queue.waiters.empty()) return;
-  if (now - queue.handed_on_at < own_lease_settles) {
+  if (queue.empty()) return;
+  const bool for_line = queue.waiters.empty();
+  if (!for_line && now - queue.handed_on_at < own_lease_settles) {
     return set_look(queue, queue.handed_on_at + own_lease_settles);
   }
   const std::chrono::duration<double, std::milli> since = now - queue.credited_at;
-  queue.credit = std::min(most_credit, queue.credit + since.count() * credit_per_ms);
+  queue.credit =
+      std::min(for_line ? most_line_credit : most_credit,
+               queue.credit + since.count() * (for_line ? line_credit_per_ms : credit_per_ms));
   queue.credited_at = now;
   if (queue.credit >= 1) {
     queue.credit -= 1;
     return set_look(queue, now);
   }
-  set_look(queue, std::min(queue.look_at, now + 1ms));
+  const std::chrono::duration<double, std::milli> until_next{
+      (1 - queue.credit) / (for_line ? line_credit_per_ms : credit_per_ms)};
+  set_look(queue, std::min(queue.look_at,
+                           now + std::chrono::duration_cast<std::chrono::nanoseconds>(until_next)));
 }
 
 void WaitingRoom::answered(KeyQueue& queue, Instant now) noexcept {
@@ -100,7 +110,8 @@ void WaitingRoom::wake(Waiter& waiter) noexcept {
 }
 
 void WaitingRoom::tell_first(KeyQueue& queue) noexcept {
-  if (const auto first = first_of(queue)) wake(*first);
+  if (const auto first = first_of(queue.waiters)) wake(*first);
+  if (const auto first = first_of(queue.line)) wake(*first);
 }
 
 bool WaitingRoom::deliver(Waiter& waiter, const store::Grant& grant) noexcept {
@@ -135,30 +146,68 @@ bool WaitingRoom::has_queue(std::string_view key) noexcept {
   if (empty()) return false;
   const std::lock_guard lock{mutex_};
   const auto* queue = find(key);
-  return queue != nullptr && (first_of(*queue) != nullptr || queue->ours_until > Clock::now());
+  return queue != nullptr &&
+         (first_of(queue->waiters) != nullptr || queue->ours_until > Clock::now());
 }
 
 WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& span) {
   auto waiter = std::make_shared<Waiter>(span);
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
-  auto* queue = find(key);
-  if (queue == nullptr) {
-    auto fresh = std::make_unique<KeyQueue>();
-    fresh->waiters.push_back(waiter);
-    const auto made = queues_.emplace(std::string{key}, std::move(fresh)).first;
-    queue = made->second.get();
-    queue->key = made->first;
-    queues_made_.store(queues_.size(), std::memory_order_relaxed);
-  } else {
-    queue->waiters.push_back(std::move(waiter));
+  auto& queue = make_queue(key);
+  queue.waiters.push_back(std::move(waiter));
+  const bool ours = queue.ours_until > now;
+  const bool behind = ours || first_of(queue.waiters) != queue.waiters.back();
+  if (queue.waiters.size() == 1 && !queue.asking) {
+    set_look(queue, ours ? std::max(now, queue.handed_on_at + own_lease_settles) : now);
   }
-  const bool ours = queue->ours_until > now;
-  const bool behind = ours || first_of(*queue) != queue->waiters.back();
-  if (queue->waiters.size() == 1 && !queue->asking) {
-    set_look(*queue, ours ? std::max(now, queue->handed_on_at + own_lease_settles) : now);
+  return {*this, queue, queue.waiters, behind};
+}
+
+WaitingRoom::Place WaitingRoom::enter_line(std::string_view key, const store::Span& span,
+                                           const store::Ticket& ticket) {
+  auto waiter = std::make_shared<Waiter>(span, &ticket);
+  const std::lock_guard lock{mutex_};
+  auto& queue = make_queue(key);
+  in_line_.emplace(ticket.number, waiter.get());
+  try {
+    queue.line.push_back(std::move(waiter));
+  } catch (...) {
+    in_line_.erase(ticket.number);
+    throw;
   }
-  return {*this, *queue, std::prev(queue->waiters.end()), behind};
+  if (queue.look_at == never && !queue.asking) look_after_change(queue, Clock::now());
+  return {*this, queue, queue.line, true};
+}
+
+// An empty one, if it has to be made.
+KeyQueue& WaitingRoom::make_queue(std::string_view key) {
+  if (auto* found = find(key)) return *found;
+  const auto made = queues_.emplace(std::string{key}, std::make_unique<KeyQueue>()).first;
+  auto& queue = *made->second;
+  queue.key = made->first;
+  queue.empty_since = Clock::now();
+  sweep_at_ = std::min(sweep_at_, queue.empty_since + linger);
+  queues_made_.store(queues_.size(), std::memory_order_relaxed);
+  return queue;
+}
+
+void WaitingRoom::granted(std::uint64_t number) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = in_line_.find(number);
+  if (found != in_line_.end()) wake(*found->second);
+}
+
+void WaitingRoom::granted(std::uint64_t number, Instant sent) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = in_line_.find(number);
+  if (found != in_line_.end()) deliver(*found->second, {*found->second->token, sent});
+}
+
+void WaitingRoom::await_watch(Instant until) noexcept {
+  while (watch_decided_.load(std::memory_order_acquire) == 0 &&
+         wire::futex_wait(watch_decided_, 0, until)) {
+  }
 }
 
 WaitingRoom::Place::~Place() { (void)leave(); }
@@ -166,11 +215,12 @@ WaitingRoom::Place::~Place() { (void)leave(); }
 News WaitingRoom::Place::leave() noexcept {
   if (std::exchange(left_, true)) return {};
   const std::lock_guard lock{room_.mutex_};
-  const bool was_first = !room_.watching_ && first_of(queue_) == waiter_;
+  const bool was_first = !room_.watching_ && first_of(list_) == waiter_;
   waiter_->gone = true;
-  queue_.waiters.erase(self_);
+  list_.erase(self_);
+  if (waiter_->number != 0) room_.in_line_.erase(waiter_->number);
   if (was_first) room_.tell_first(queue_);
-  if (queue_.waiters.empty()) {
+  if (queue_.empty()) {
     room_.set_look(queue_, never);
     queue_.empty_since = Clock::now();
     room_.sweep_at_ = std::min(room_.sweep_at_, queue_.empty_since + linger);
@@ -195,7 +245,7 @@ News WaitingRoom::Place::wait(Instant until, const std::stop_token& stop, bool l
 
 bool WaitingRoom::Place::is_first() const noexcept {
   const std::lock_guard lock{room_.mutex_};
-  return first_of(queue_) == waiter_;
+  return first_of(list_) == waiter_;
 }
 
 void WaitingRoom::Place::attempt_ended(const store::Acquisition& acquisition,
@@ -233,7 +283,7 @@ std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
   const std::lock_guard lock{mutex_};
   auto* queue = find(key);
   if (queue == nullptr) return std::nullopt;
-  auto first = first_of(*queue);
+  auto first = first_of(queue->waiters);
   if (!first || !queue->run.may_go_on(Clock::now())) return std::nullopt;
   std::optional<Heir> heir{Heir{*this, std::string{key}, std::move(first)}};
   heir->waiter_->claimed = true;
@@ -280,6 +330,7 @@ void WaitingRoom::released(std::string_view key) noexcept {
   queue->seen_free = false;
   queue->gave_back = true;
   queue->others_came = false;
+  if (const auto first = first_of(queue->line)) wake(*first);
   if (queue->waiters.empty()) return;
   const auto now = Clock::now();
   queue->handed_on_at = {};
@@ -323,8 +374,8 @@ std::optional<WaitingRoom::Question> WaitingRoom::next_question(Instant now) {
   const std::lock_guard lock{mutex_};
   while (!schedule_.empty() && schedule_.begin()->look_at <= now) {
     KeyQueue& queue = *schedule_.begin();
-    const auto first = first_of(queue);
-    if (queue.asking || !first) {
+    const auto first = first_of(queue.waiters);
+    if (queue.asking || (!first && !first_of(queue.line))) {
       set_look(queue, never);  // the answer, or the next to come in, sets it anew
       continue;
     }
@@ -332,7 +383,7 @@ std::optional<WaitingRoom::Question> WaitingRoom::next_question(Instant now) {
     set_look(queue, never);
     queue.asking = true;
     queue.changed = false;
-    if (queue.seen_free) {
+    if (queue.seen_free && first) {
       question.attempt = first->span;
       first->claimed = true;
       queue.candidate = first;
@@ -366,9 +417,12 @@ void WaitingRoom::looked(std::string_view key, std::optional<std::chrono::millis
   if (queue == nullptr) return;
   queue->asking = false;
   answered(*queue, now);
-  if (queue->waiters.empty()) return;
-  queue->seen_free = !ttl;
-  if (!ttl) return set_look(*queue, now);
+  if (queue->empty()) return;
+  if (!ttl) {
+    if (const auto first = first_of(queue->line)) wake(*first);
+    queue->seen_free = !queue->waiters.empty();
+    return set_look(*queue, queue->seen_free ? now : later(now, store::LineStore::window));
+  }
   queue->others_came = true;
   if (queue->changed) return look_after_change(*queue, now);
   const bool endless = *ttl == std::chrono::milliseconds::max();
@@ -413,17 +467,25 @@ void WaitingRoom::failed(std::string_view key) noexcept {
   tell_first(*queue);
 }
 
-void WaitingRoom::watch(bool on, Instant now) noexcept {
+void WaitingRoom::watch(bool on, bool hears_grants, Instant now) noexcept {
   const std::lock_guard lock{mutex_};
   if (watching_.exchange(on) == on) return;
+  hears_grants_.store(hears_grants);
   for (auto& [key, queue] : queues_) {
-    if (queue->waiters.empty()) continue;
+    if (queue->empty()) continue;
     if (on) {
       if (!queue->asking) set_look(*queue, now);
+      // Grants may have been missed.
+      for (const auto& waiter : queue->line) wake(*waiter);
     } else {
       tell_first(*queue);
     }
   }
+}
+
+void WaitingRoom::decide_watch(bool decided) noexcept {
+  if (watch_decided_.exchange(decided ? 1 : 0) == (decided ? 1 : 0) || !decided) return;
+  wire::futex_wake(watch_decided_, std::numeric_limits<int>::max());
 }
 
 bool WaitingRoom::sweep(Instant now) noexcept {
@@ -432,7 +494,7 @@ bool WaitingRoom::sweep(Instant now) noexcept {
     sweep_at_ = never;
     std::erase_if(queues_, [&](auto& entry) {
       auto& queue = *entry.second;
-      if (!queue.waiters.empty()) return false;
+      if (!queue.empty()) return false;
       if (queue.asking || now < queue.empty_since + linger) {
         sweep_at_ = std::min(sweep_at_, now + linger);
         return false;

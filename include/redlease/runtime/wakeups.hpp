@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 
 #include <redlease/clock.hpp>
@@ -24,7 +25,9 @@ namespace redlease::inline v1::runtime {
 /// or while there is no connection, the waiters ask by themselves, at their own pace.
 class Wakeups {
  public:
-  Wakeups(wire::Connector& connector, store::LeaseStore& store, WaitingRoom& room);
+  /// `process`: see LineStore.
+  Wakeups(wire::Connector& connector, store::LeaseStore& store, std::string_view process,
+          WaitingRoom& room);
   ~Wakeups() { stop(); }
   Wakeups(const Wakeups&) = delete;
   Wakeups& operator=(const Wakeups&) = delete;

@@ -19,8 +19,9 @@ constexpr std::chrono::seconds longest_pause{10};
 
 }  // namespace
 
-Wakeups::Wakeups(wire::Connector& connector, store::LeaseStore& store, WaitingRoom& room)
-    : connector_(connector), store_(store), room_(room), stream_(connector) {}
+Wakeups::Wakeups(wire::Connector& connector, store::LeaseStore& store, std::string_view process,
+                 WaitingRoom& room)
+    : connector_(connector), store_(store), room_(room), stream_(connector, process) {}
 
 void Wakeups::start() noexcept {
   if (running_.load(std::memory_order_acquire)) return;
@@ -32,7 +33,7 @@ void Wakeups::start() noexcept {
     thread_ = start_quiet_thread("redlease-wakeup", [this] { run(); });
     running_.store(true, std::memory_order_release);
   } catch (...) {
-    // The waiters ask by themselves.
+    room_.decide_watch(true);  // the waiters ask by themselves
   }
 }
 
@@ -84,14 +85,15 @@ void Wakeups::serve(Clock::time_point now) noexcept {
     stream_.close();  // no memory
   }
   if (stream_.ready()) pause_ = {};
-  room_.watch(stream_.ready(), now);
+  room_.watch(stream_.ready(), stream_.hears_grants(), now);
+  room_.decide_watch(stream_.ready() || now < open_at_);
 }
 
 void Wakeups::go_on(Clock::time_point now) {
   stream_.advance(now);
   while (const auto sighting = stream_.next()) handle(*sighting, now);
   if (!stream_.ready()) return;
-  room_.watch(true, now);
+  room_.watch(true, stream_.hears_grants(), now);
   bool asked = false;
   while (const auto question = room_.next_question(now)) {
     if (question->attempt) {
@@ -111,6 +113,8 @@ void Wakeups::handle(const store::Sighting& sighting, Clock::time_point now) {
       return room_.changed(sighting.key, now);
     case Kind::all_changed:
       return room_.all_changed(now);
+    case Kind::granted:
+      return room_.granted(sighting.number);
     case Kind::looked:
       return room_.looked(sighting.key, sighting.ttl, now);
     case Kind::failed:

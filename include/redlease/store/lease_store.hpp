@@ -65,6 +65,13 @@ struct KeyContent {
   std::string beginning;  ///< of a string, up to 512 bytes
 };
 
+/// Within this time after an answer of a script the server surely has it in its cache still: an
+/// EVALSHA whose answer nobody waits for is safe then. SCRIPT FLUSH may come at any time.
+inline constexpr std::chrono::milliseconds cache_trust{10};
+
+/// The server doesn't know the script: send its text.
+bool is_no_script(const wire::Outcome& outcome) noexcept;
+
 /// What is asked of one server about lease keys. The only writes that it ever sends are
 /// `SET key token NX PX ttl` and the scripts in lua/.
 ///
@@ -122,6 +129,7 @@ class LeaseStore {
                        std::string_view cause) const;
 
  private:
+  friend class LineStore;
   Clock::time_point deadline(Clock::time_point limit) const;
   using Arguments = std::initializer_list<std::string_view>;
   wire::Outcome eval(const lua::Script& script, std::string_view key, Arguments arguments,
@@ -135,6 +143,7 @@ class LeaseStore {
                   const wire::Reply& reply) const;
   Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
                            const wire::Outcome& outcome) const;
+  Comparison compare(std::string_view key, std::string_view token, Clock::time_point until);
   void note_release_cached(const wire::Outcome& outcome) noexcept;
   Acquisition acquisition_of(std::string_view key, const Token& token, const Span& span,
                              const wire::Outcome& outcome);

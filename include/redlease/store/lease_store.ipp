@@ -15,10 +15,6 @@ using wire::Command;
 using wire::Outcome;
 using wire::Reply;
 
-// Within this time after an answer of a script the server surely has it in its cache still: an
-// EVALSHA whose answer nobody waits for is safe then. SCRIPT FLUSH may come at any time.
-constexpr std::chrono::milliseconds cache_trust{10};
-
 Command evalsha(const lua::Script& script, std::string_view key,
                 std::initializer_list<std::string_view> arguments) {
   const std::array<std::string_view, 4> call{"EVALSHA", script.sha1, "1", key};
@@ -34,11 +30,6 @@ Command eval_text(const lua::Script& script, std::string_view key,
 bool answered(const Outcome& outcome) { return outcome.kind == Outcome::Kind::answered; }
 bool in_doubt(const Outcome& outcome) { return outcome.kind == Outcome::Kind::in_doubt; }
 
-bool is_no_script(const Outcome& outcome) {
-  return answered(outcome) && outcome.reply.is_error() &&
-         wire::classify(outcome.reply.text) == wire::ServerError::no_script;
-}
-
 Command set(std::string_view key, const Token& token, std::chrono::milliseconds ttl) {
   return {"SET", key, token.reveal(), "NX", "PX", std::to_string(ttl.count())};
 }
@@ -46,6 +37,11 @@ Command set(std::string_view key, const Token& token, std::chrono::milliseconds 
 void ignore(void*, Outcome&&) noexcept {}
 
 }  // namespace
+
+bool is_no_script(const Outcome& outcome) noexcept {
+  return answered(outcome) && outcome.reply.is_error() &&
+         wire::classify(outcome.reply.text) == wire::ServerError::no_script;
+}
 
 // ---- acquire -----------------------------------------------------------------------------------
 
@@ -143,7 +139,7 @@ Comparison LeaseStore::release(std::string_view key, std::string_view token,
   if (!in_doubt(outcome)) return comparison_of("release", key, token, outcome);
 
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  auto found = comparison_of("release", key, token, look(lua::own, key, {token}, until));
+  auto found = compare(key, token, until);
   if (!found.failure && found.ownership == Ownership::ours) {
     found = comparison_of("release", key, token, eval(lua::release, key, {token}, until));
   }
@@ -210,6 +206,11 @@ bool LeaseStore::owe_release(std::string_view key, std::string_view token, Clock
                              Clock::time_point until, wire::Completion done, void* context) {
   const auto command = eval_text(lua::release, key, {token});
   return pipelines_.owe({std::string{command.bytes()}, from, until, done, context});
+}
+
+Comparison LeaseStore::compare(std::string_view key, std::string_view token,
+                               Clock::time_point until) {
+  return comparison_of("release", key, token, look(lua::own, key, {token}, until));
 }
 
 Comparison LeaseStore::comparison_of(std::string_view operation, std::string_view key,

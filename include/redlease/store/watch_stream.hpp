@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <initializer_list>
 #include <memory>
@@ -24,6 +25,7 @@ struct Sighting {
   enum class Kind {
     changed,      ///< `key` was written, expired or was evicted: look again
     all_changed,  ///< so was every key
+    granted,      ///< the lease was granted to the ticket with that `number`: see LineStore
     looked,       ///< how long `key` has to live; none: it is free
     tried,        ///< the attempt ended: see `acquisition`
     failed,       ///< the look did: nothing is known
@@ -31,6 +33,7 @@ struct Sighting {
 
   Kind kind = Kind::changed;
   std::string key;
+  std::uint64_t number = 0;
   std::optional<std::chrono::milliseconds> ttl;  ///< max() if it never expires
   std::optional<Token> token;                    ///< of the attempt
   Span span;                                     ///< so are these
@@ -48,7 +51,9 @@ struct Sighting {
 /// its answer is reported, too, so none is missed while the connections last.
 class WatchStream {
  public:
-  explicit WatchStream(wire::Connector& connector) : connector_(connector) {}
+  /// `process`: whose grants to hear of.
+  WatchStream(wire::Connector& connector, std::string_view process)
+      : connector_(connector), grants_("redlease:" + std::string{process}) {}
 
   /// Begins to connect. Throws Error.
   void open(Clock::time_point deadline);
@@ -57,6 +62,9 @@ class WatchStream {
   bool idle() const noexcept { return under_way_.empty(); }
   /// Keys may be looked at.
   bool ready() const noexcept { return step_ == Step::ready; }
+
+  /// And grants are heard, which a server may refuse.
+  bool hears_grants() const noexcept { return ready() && hears_grants_; }
 
   /// Queues a look, or an attempt (SET NX PX), to be sent by advance().
   void look(std::string_view key, Clock::time_point now);
@@ -95,12 +103,15 @@ class WatchStream {
   void write(Line& line);
   bool read(Line& line, wire::Reply& reply);
   void hear(wire::Reply&& reply);
+  void listen(const wire::Reply& reply);
   void see(const wire::Reply& reply);
   void ask(Asked asked, std::initializer_list<std::string_view> command);
   void check_silence(Clock::time_point now);
   [[noreturn]] void break_off(errc code, const std::string& cause);
 
   wire::Connector& connector_;
+  const std::string grants_;  // a channel
+  bool hears_grants_ = false;
   Step step_ = Step::closed;
   std::optional<wire::Opening> opening_;
   Line ear_;                       // hears of changes

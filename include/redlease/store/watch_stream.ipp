@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include <redlease/error.hpp>
@@ -106,7 +107,9 @@ void WatchStream::connect(Clock::time_point now) {
     ear_.connection = std::move(opened);
     ear_.outbox = wire::Command{"CLIENT", "ID"}.bytes();
     ear_.outbox += wire::Command{"SUBSCRIBE", invalidations}.bytes();
-    to_come_ = 2;
+    ear_.outbox += wire::Command{"SUBSCRIBE", grants_}.bytes();
+    to_come_ = 3;
+    hears_grants_ = false;
     ear_asked_ = Clock::time_point::max();
   } else {
     step_ = Step::asking;
@@ -144,31 +147,40 @@ bool WatchStream::read(Line& line, Reply& reply) {
 }
 
 void WatchStream::hear(Reply&& reply) {
-  if (reply.is_error()) break_off(errc::rejected, wire::printable(reply.text));
-  if (reply.type == Reply::Type::integer && step_ == Step::subscribing && to_come_ == 2) {
-    ear_id_ = std::to_string(reply.integer);
-    --to_come_;
-    return;
-  }
+  if (step_ == Step::subscribing) return listen(reply);
   if (reply.type != Reply::Type::array || reply.elements.empty()) {
     break_off(errc::protocol, "a message of an unexpected kind");
   }
   const auto& kind = reply.elements[0].text;
   if (kind == "pong") {
     ear_asked_ = Clock::time_point::max();
-  } else if (kind == "subscribe" && step_ == Step::subscribing && --to_come_ == 0) {
-    opening_.emplace(connector_.begin(deadline_));
-    step_ = Step::connecting_eye;
   } else if (kind == "message" && reply.elements.size() == 3) {
     auto& keys = reply.elements[2];
-    if (keys.type != Reply::Type::array) {
+    if (reply.elements[1].text == grants_) {
+      auto& sighting = sightings_.emplace_back();
+      sighting.kind = Sighting::Kind::granted;
+      (void)std::from_chars(keys.text.data(), keys.text.data() + keys.text.size(), sighting.number);
+    } else if (keys.type != Reply::Type::array) {
       sightings_.emplace_back().kind = Sighting::Kind::all_changed;
-      return;
-    }
-    for (auto& key : keys.elements) {
-      sightings_.emplace_back().key = std::move(key.text);
+    } else {
+      for (auto& key : keys.elements) {
+        sightings_.emplace_back().key = std::move(key.text);
+      }
     }
   }
+}
+
+// The answers to the ear's first commands. Who may not hear of grants may still hear of changes.
+void WatchStream::listen(const Reply& reply) {
+  --to_come_;
+  if (reply.is_error() && to_come_ > 0) {
+    break_off(errc::rejected, wire::printable(reply.text));
+  }
+  if (to_come_ == 2) ear_id_ = std::to_string(reply.integer);
+  if (to_come_ > 0) return;
+  hears_grants_ = !reply.is_error();
+  opening_.emplace(connector_.begin(deadline_));
+  step_ = Step::connecting_eye;
 }
 
 void WatchStream::see(const Reply& reply) {

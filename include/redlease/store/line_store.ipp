@@ -1,0 +1,179 @@
+#ifndef REDLEASE_STORE_LINE_STORE_IPP
+#define REDLEASE_STORE_LINE_STORE_IPP
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <redlease/store/line_store.hpp>
+#include <redlease/wire/command.hpp>
+#include <redlease/wire/server_error.hpp>
+
+namespace redlease::inline v1::store {
+namespace {
+
+// A process that can't hear of grants, or doesn't want to.
+constexpr std::string_view nobody = "-";
+
+// A line without a sign of life for that long is gone.
+constexpr std::string_view line_lasts_ms = "60000";
+
+bool has_hash_tag(std::string_view key) {
+  const auto open = key.find('{');
+  if (open == std::string_view::npos) return false;
+  const auto close = key.find('}', open);
+  return close != std::string_view::npos && close > open + 1;
+}
+
+void forget(void*, wire::Outcome&&) noexcept {}
+
+}  // namespace
+
+std::string beside(std::string_view key, std::string_view what) {
+  return has_hash_tag(key) ? fmt::format("{}:{}", key, what) : fmt::format("{{{}}}:{}", key, what);
+}
+
+LineStore::LineStore(LeaseStore& leases, wire::Pipelines& pipelines, std::string process)
+    : leases_(leases), pipelines_(pipelines), process_(std::move(process)) {}
+
+std::string LineStore::text_of(const Ticket& ticket) const {
+  return fmt::format("{}:{}:{}:{}", ticket.deaf ? nobody : process_, ticket.number,
+                     ticket.ttl.count(), ticket.token.reveal());
+}
+
+wire::Command LineStore::command(By by, std::string_view verb, std::string_view key,
+                                 std::string_view process, std::string_view subject,
+                                 std::string_view place) const {
+  const auto line = beside(key, "line");
+  const auto within = std::to_string(window.count());
+  const bool text = by == By::text;
+  return {text ? "EVAL" : "EVALSHA",
+          text ? lua::line.text : lua::line.sha1,
+          "2",
+          key,
+          line,
+          verb,
+          process,
+          within,
+          line_lasts_ms,
+          subject,
+          place};
+}
+
+wire::Outcome LineStore::call(std::string_view verb, std::string_view key, std::string_view subject,
+                              std::string_view place, Clock::time_point deadline) {
+  auto outcome =
+      pipelines_.call(command(By::sha1, verb, key, process_, subject, place), deadline, key);
+  if (is_no_script(outcome)) {
+    outcome =
+        pipelines_.call(command(By::text, verb, key, process_, subject, place), deadline, key);
+  }
+  note_cached(outcome);
+  return outcome;
+}
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+LineStep LineStore::take(std::string_view key, const Ticket& ticket, Clock::time_point limit) {
+  auto copy = ticket;
+  return step("try", key, copy, limit);
+}
+
+LineStep LineStore::join(std::string_view key, Ticket& ticket, Clock::time_point limit) {
+  return step("join", key, ticket, limit);
+}
+
+LineStep LineStore::step(std::string_view verb, std::string_view key, Ticket& ticket,
+                         Clock::time_point limit) {
+  LineStep result;
+  const auto outcome = call(verb, key, text_of(ticket), ticket.place, leases_.deadline(limit));
+  result.sent = outcome.sent;
+  const auto& reply = outcome.reply;
+  if (outcome.kind != wire::Outcome::Kind::answered) {
+    result.failure = leases_.failure("acquire", key, outcome);
+    if (outcome.kind == wire::Outcome::Kind::in_doubt) give_up(key, ticket, outcome);
+  } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == 3) {
+    result.ours = reply.elements[0].integer == 1;
+    result.granted = static_cast<std::uint64_t>(reply.elements[1].integer);
+    if (verb == "join" && !result.ours) ticket.place = reply.elements[2].text;
+  } else {
+    result.failure = leases_.refusal("acquire", key, ticket.token.reveal(), reply);
+  }
+  return result;
+}
+
+// The request may run yet. What it leaves behind is removed on its own connection, and once more
+// with what is sent next, should that have broken in between.
+void LineStore::give_up(std::string_view key, const Ticket& ticket, const wire::Outcome& doubtful) {
+  const auto leaving = command(By::text, "leave", key, nobody, text_of(ticket), ticket.place);
+  const auto now = Clock::now();
+  wire::Pipelines::follow_up(doubtful, leaving, now);
+  pipelines_.owe({std::string{leaving.bytes()}, now, now + ticket.ttl, forget, nullptr});
+}
+
+void LineStore::leave(std::string_view key, const Ticket& ticket) noexcept {
+  try {
+    const auto leaving = command(By::text, "leave", key, nobody, text_of(ticket), ticket.place);
+    pipelines_.post(key, leaving, Clock::now() + pipelines_.timeouts().command, forget, nullptr);
+  } catch (...) {
+    // No memory: the ticket is passed over when nobody accepts its grant.
+  }
+}
+
+// ---- giving back -------------------------------------------------------------------------------
+
+Comparison LineStore::release(std::string_view key, std::string_view token, Clock::time_point limit,
+                              std::uint64_t& granted) {
+  const auto outcome = call("release", key, token, "0", leases_.deadline(limit));
+  if (outcome.kind != wire::Outcome::Kind::in_doubt)
+    return comparison_of(key, token, outcome, granted);
+
+  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
+  auto found = leases_.compare(key, token, until);
+  if (!found.failure && found.ownership == Ownership::ours) {
+    found = comparison_of(key, token, call("release", key, token, "0", until), granted);
+  }
+  if (found.failure) found.failure = leases_.failure("release", key, outcome);
+  found.confirmed = !found.failure && found.ownership == Ownership::ours;
+  return found;
+}
+
+void LineStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
+                             void* context) {
+  const auto now = Clock::now();
+  const Clock::time_point cached_at{Clock::duration{cached_at_.load(std::memory_order_relaxed)}};
+  const auto by = cached_at + cache_trust > now ? By::sha1 : By::text;
+  // Nobody waits for the reply, so it must not be the only one to tell of a grant.
+  pipelines_.post(key, command(by, "release", key, nobody, token, "0"),
+                  now + pipelines_.timeouts().command, done, context);
+}
+
+Comparison LineStore::answer_to_post(std::string_view key, std::string_view token,
+                                     const wire::Outcome& outcome) {
+  note_cached(outcome);
+  std::uint64_t granted = 0;
+  return comparison_of(key, token, outcome, granted);
+}
+
+Comparison LineStore::comparison_of(std::string_view key, std::string_view token,
+                                    const wire::Outcome& outcome, std::uint64_t& granted) const {
+  const auto& reply = outcome.reply;
+  if (reply.type != wire::Reply::Type::array || reply.elements.size() != 3) {
+    return leases_.comparison_of("release", key, token, outcome);
+  }
+  granted = static_cast<std::uint64_t>(reply.elements[1].integer);
+  wire::Outcome first;
+  first.kind = outcome.kind;
+  first.sent = outcome.sent;
+  first.reply = reply.elements[0];
+  return leases_.comparison_of("release", key, token, first);
+}
+
+void LineStore::note_cached(const wire::Outcome& outcome) noexcept {
+  if (outcome.kind != wire::Outcome::Kind::answered || outcome.reply.is_error()) return;
+  cached_at_.store(outcome.sent.time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+}  // namespace redlease::inline v1::store
+
+#endif

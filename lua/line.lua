@@ -1,0 +1,145 @@
+-- The line of those who wait for a lease in order of arrival, beside its key. Whoever gives the
+-- lease back grants it to the first: the key never gets free in between.
+--
+-- A ticket is `process:number:ttl:token`. Its holder's process hears of a grant on the channel
+-- `redlease:process`, unless it can't listen: then the process is `-`. A granted ticket stays in
+-- the line, marked by a negative place, until its holder accepts it by joining again. If he doesn't
+-- within the window, the lease is granted to the next one, and the tickets of his process leave the
+-- line; those of its waiters who live join again, in their old places.
+--
+-- KEYS[1]  the lease's key
+-- KEYS[2]  its line, a sorted set of tickets by arrival
+-- ARGV[1]  what to do:
+--            try      take the lease if it is free and nobody waits
+--            join     the same, else wait in line; or accept a grant
+--            release  give it back
+--            leave    give up waiting, and the lease with it, if it was granted meanwhile
+--            tend     see to it that a free lease is granted
+-- ARGV[2]  our process: a grant within it is told by the reply. `-`: no grant is
+-- ARGV[3]  the window in milliseconds
+-- ARGV[4]  how long the line lasts without a sign of life, in milliseconds
+-- ARGV[5]  our ticket; to release: our token
+-- ARGV[6]  to join: our place from an earlier time, or 0
+-- Replies  {1 the lease is ours, or was given back | 0 it isn't | -1 there is no such key,
+--           number of the ticket of our process that it was granted to, or 0,
+--           our place, as text}
+-- Errors   WRONGTYPE if the key is no string
+local key, line = KEYS[1], KEYS[2]
+local verb, ours, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local function parse(ticket)
+  return string.match(ticket, '^([^:]+):(%d+):(%d+):(.*)$')
+end
+
+-- Takes the ticket out of the line, and all others of its process.
+local function dismiss(ticket, process)
+  redis.call('ZREM', line, ticket)
+  if process == '-' then
+    return
+  end
+  for _, other in ipairs(redis.call('ZRANGE', line, 0, -1)) do
+    if parse(other) == process then
+      redis.call('ZREM', line, other)
+    end
+  end
+end
+
+-- Sets the key to the token of the first who lives, wherever it stood before. Returns the number of
+-- his ticket if it is of our process, otherwise 0; false if there is nobody, or no memory.
+local function grant()
+  while true do
+    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    if not first[1] then
+      return false
+    end
+    local ticket, place = first[1], tonumber(first[2])
+    local process, number, ttl, token = parse(ticket)
+    local near = process == ours and ours ~= '-'
+    local lives = place > 0
+    if lives and not near and process ~= '-' then
+      -- An error is no sign of death: somebody may not be allowed to publish.
+      lives = redis.pcall('PUBLISH', 'redlease:' .. process, number) ~= 0
+    end
+    if lives then
+      if not near then
+        ttl = math.min(ttl, window)
+      end
+      local set = redis.pcall('SET', key, token, 'PX', ttl)
+      if set.err then
+        return false
+      end
+      if near then
+        redis.call('ZREM', line, ticket)
+        return tonumber(number)
+      end
+      redis.call('ZADD', line, -place, ticket)
+      return 0
+    end
+    dismiss(ticket, process)
+  end
+end
+
+local function give_back()
+  local granted = grant()
+  if not granted then
+    redis.call('DEL', key)
+  end
+  return granted or 0
+end
+
+if verb == 'release' then
+  local held = redis.call('GET', key)
+  if held ~= ARGV[5] then
+    return {held and 0 or -1, 0, '0'}
+  end
+  return {1, give_back(), '0'}
+end
+
+if verb == 'tend' then
+  local granted = redis.call('EXISTS', key) == 0 and grant() or 0
+  redis.call('PEXPIRE', line, ARGV[4])
+  return {0, granted, '0'}
+end
+
+local ticket = ARGV[5]
+local _, number, ttl, token = parse(ticket)
+
+if verb == 'leave' then
+  redis.call('ZREM', line, ticket)
+  if redis.call('GET', key) ~= token then
+    return {0, 0, '0'}
+  end
+  return {1, give_back(), '0'}
+end
+
+if redis.call('EXISTS', key) == 0 then
+  if redis.call('EXISTS', line) == 0 then
+    redis.call('SET', key, token, 'PX', ttl)
+    return {1, 0, '0'}
+  end
+elseif verb == 'join' and redis.pcall('GET', key) == token then
+  redis.call('PEXPIRE', key, ttl)
+  redis.call('ZREM', line, ticket)
+  return {1, 0, '0'}
+end
+if verb == 'try' then
+  return {0, 0, '0'}
+end
+
+-- Places are microseconds since the epoch, so that they grow from line to line.
+local place = tonumber(ARGV[6])
+if place == 0 then
+  local now = redis.call('TIME')
+  place = now[1] * 1000000 + now[2]
+  local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+  if last[1] and tonumber(last[2]) >= place then
+    place = last[2] + 1
+  end
+end
+redis.call('ZADD', line, place, ticket)
+redis.call('PEXPIRE', line, ARGV[4])
+local granted = redis.call('EXISTS', key) == 0 and grant() or 0
+if granted == tonumber(number) then
+  return {1, 0, '0'}
+end
+return {0, granted, string.format('%.0f', place)}
