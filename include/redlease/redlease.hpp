@@ -8,6 +8,7 @@
 #include <redlease/lease.hpp>
 #include <redlease/observer.hpp>
 #include <redlease/options.hpp>
+#include <redlease/single_flight.hpp>
 #include <redlease/token.hpp>
 
 #endif

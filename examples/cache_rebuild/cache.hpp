@@ -1,0 +1,138 @@
+#ifndef EXAMPLES_CACHE_REBUILD_CACHE_HPP
+#define EXAMPLES_CACHE_REBUILD_CACHE_HPP
+
+/// A cache of pages in Redis. It knows nothing of leases; its keys are not theirs.
+
+#include <fmt/format.h>
+#include <hiredis/hiredis.h>
+#include <sys/time.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cache_rebuild {
+
+using Page = std::shared_ptr<const std::string>;
+
+struct CacheError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// One connection; for one thread at a time.
+class Cache {
+ public:
+  struct Found {
+    Page page;
+    bool fresh = false;
+  };
+
+  /// `url`: redis://host[:port] or unix:///path.
+  explicit Cache(const std::string& url) : context_(connect(url)) {
+    if (!context_) throw CacheError{"cache: no memory"};
+    check(context_->err == 0);
+    check(redisSetTimeout(context_.get(), time_out) == REDIS_OK);
+  }
+
+  /// Empty if there is no page.
+  std::optional<Found> read(const std::string& key) {
+    // The ttl says whether a page is fresh, so no two machines have to agree on the time of day.
+    // It is asked for first: a page that is written between the two is then taken for less fresh
+    // than it is, and never for fresher.
+    append({"PTTL", key});
+    append({"GET", key});
+    const auto ttl = std::chrono::milliseconds{number(reply())};
+    const auto page = reply();
+    if (page->type == REDIS_REPLY_NIL) return std::nullopt;
+    return Found{std::make_shared<const std::string>(page->str, page->len), ttl > stale_for};
+  }
+
+  /// The page is fresh for `fresh_for`, and then of use for `stale_for` if there is no better one.
+  void write(const std::string& key, const Page& page) {
+    const auto ttl = fmt::format("{}", (fresh_for + stale_for).count());
+    append({"SET", key, *page, "PX", ttl});
+    reply();
+  }
+
+  void remove(const std::string& key) {
+    append({"DEL", key});
+    reply();
+  }
+
+  /// Adds to a counter and returns what it is then.
+  std::int64_t add(const std::string& key, std::int64_t difference) {
+    append({"INCRBY", key, fmt::format("{}", difference)});
+    return number(reply());
+  }
+
+  static constexpr std::chrono::milliseconds fresh_for{800};
+  static constexpr std::chrono::milliseconds stale_for{2000};
+
+ private:
+  static constexpr timeval time_out{1, 0};
+
+  struct Free {
+    void operator()(redisContext* context) const { redisFree(context); }
+    void operator()(redisReply* reply) const { freeReplyObject(reply); }
+  };
+  using Reply = std::unique_ptr<redisReply, Free>;
+
+  static redisContext* connect(const std::string& url) {
+    constexpr std::string_view tcp = "redis://";
+    constexpr std::string_view local = "unix://";
+    if (url.starts_with(local)) {
+      return redisConnectUnixWithTimeout(url.c_str() + local.size(), time_out);
+    }
+    const auto colon = url.find(':', tcp.size());
+    const auto port = colon == std::string::npos ? "6379" : url.substr(colon + 1);
+    int port_number = 0;
+    const auto parsed = std::from_chars(port.data(), port.data() + port.size(), port_number);
+    if (!url.starts_with(tcp) || parsed.ptr != port.data() + port.size()) {
+      throw CacheError{"cache: the URL must be redis://host[:port] or unix:///path"};
+    }
+    const auto host = url.substr(tcp.size(), colon - tcp.size());
+    return redisConnectWithTimeout(host.c_str(), port_number, time_out);
+  }
+
+  void append(std::initializer_list<std::string_view> words) {
+    std::vector<const char*> texts;
+    std::vector<std::size_t> sizes;
+    for (const auto word : words) {
+      texts.push_back(word.data());
+      sizes.push_back(word.size());
+    }
+    check(redisAppendCommandArgv(context_.get(), static_cast<int>(texts.size()), texts.data(),
+                                 sizes.data()) == REDIS_OK);
+  }
+
+  Reply reply() {
+    void* found = nullptr;
+    check(redisGetReply(context_.get(), &found) == REDIS_OK);
+    Reply reply{static_cast<redisReply*>(found)};
+    if (reply->type == REDIS_REPLY_ERROR) throw CacheError{fmt::format("cache: {}", reply->str)};
+    return reply;
+  }
+
+  static std::int64_t number(const Reply& reply) {
+    if (reply->type != REDIS_REPLY_INTEGER) throw CacheError{"cache: a reply is no number"};
+    return reply->integer;
+  }
+
+  void check(bool good) const {
+    if (!good) throw CacheError{fmt::format("cache: {}", context_->errstr)};
+  }
+
+  std::unique_ptr<redisContext, Free> context_;
+};
+
+}  // namespace cache_rebuild
+
+#endif
