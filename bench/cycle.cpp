@@ -1,8 +1,6 @@
 // Cycles of acquire and release per second: redlease with one Client for all threads, raw hiredis
 // with a blocking connection per thread, and raw hiredis with 64 cycles in flight on one
 // connection, which is about what the server can do.
-#include <sys/resource.h>
-
 #include <atomic>
 #include <functional>
 #include <map>
@@ -16,6 +14,7 @@
 
 #include "allocations.hpp"
 #include "parts.hpp"
+#include "process.hpp"
 #include "raw_redis.hpp"
 
 namespace redlease::bench {
@@ -30,15 +29,6 @@ struct Sample {
   double server_us = 0;
   double allocations = 0;  // per cycle
 };
-
-double client_cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 std::string key_of(int thread) { return fmt::format("bench:cycle:{}", thread); }
 

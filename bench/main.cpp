@@ -1,4 +1,4 @@
-// redlease_bench [cycle|include|renew] [--json FILE] [--rounds N] [--redis HOST:PORT]
+// redlease_bench [contended|cycle|include|renew] [--json FILE] [--rounds N] [--redis HOST:PORT]
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "contenders.hpp"
 #include "parts.hpp"
 
 namespace {
@@ -14,6 +15,7 @@ using redlease::bench::Row;
 using redlease::bench::Settings;
 
 const std::map<std::string, std::function<std::vector<Row>(const Settings&)>> parts{
+    {"contended", redlease::bench::measure_contention},
     {"cycle", redlease::bench::measure_cycles},
     {"include", redlease::bench::measure_includes},
     {"renew", redlease::bench::measure_renewals},
@@ -41,11 +43,17 @@ int main(int argc, char** argv) try {
   std::string url = "redis://127.0.0.1:6379";
   int window = static_cast<int>(settings.window.count());
   app.add_option("part", part, "only this part")
-      ->check(CLI::IsMember({"cycle", "include", "renew"}));
+      ->check(CLI::IsMember({"contended", "cycle", "include", "renew"}));
   app.add_option("--json", json, "also write the rows to this file");
   app.add_option("--rounds", settings.rounds, "of each measurement")->check(CLI::Range(1, 1000));
   app.add_option("--window", window, "of one measurement, in ms")->check(CLI::Range(20, 60'000));
   app.add_option("--redis", url, "the server, redis://HOST:PORT");
+  std::string subject;
+  int threads = 0;
+  auto* contend = app.add_subcommand("contend", "one of the processes of the contended part");
+  contend->group("");  // not for people
+  contend->add_option("subject", subject)->required();
+  contend->add_option("threads", threads)->required();
   try {
     app.parse(argc, argv);
     set_server(settings, url);
@@ -53,6 +61,10 @@ int main(int argc, char** argv) try {
     return app.exit(error);
   }
   settings.window = std::chrono::milliseconds{window};
+  if (contend->parsed()) {
+    redlease::bench::contend(settings, subject, threads);
+    return 0;
+  }
 
   std::vector<Row> rows;
   for (const auto& [name, measure] : parts) {

@@ -18,6 +18,8 @@ struct Settings {
   std::chrono::milliseconds window{300};  // of one measurement
 };
 
+// One key that 1 to 128 threads wait for, in one process and in several.
+std::vector<Row> measure_contention(const Settings& settings);
 // Acquire and release, uncontended, with 1 to 64 threads.
 std::vector<Row> measure_cycles(const Settings& settings);
 // What a file that includes redlease costs to compile.

@@ -1,5 +1,7 @@
 #include "raw_redis.hpp"
 
+#include <sys/socket.h>
+
 #include <array>
 #include <cstdio>
 #include <stdexcept>
@@ -64,6 +66,8 @@ RawRedis::Reply RawRedis::next_reply() {
   if (redisGetReply(context_.get(), &reply) != REDIS_OK) throw std::runtime_error(context_->errstr);
   return Reply{static_cast<redisReply*>(reply)};
 }
+
+void RawRedis::shut_down() { ::shutdown(context_->fd, SHUT_RDWR); }
 
 double server_cpu_seconds(RawRedis& redis) {
   const std::string info = redis.command({"INFO", "cpu"})->str;

@@ -26,6 +26,8 @@ class RawRedis {
   void append(std::initializer_list<std::string_view> arguments);
   void flush();
   Reply next_reply();
+  // Makes a next_reply() throw that another thread is in, or calls later.
+  void shut_down();
 
  private:
   struct FreeContext {

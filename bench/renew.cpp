@@ -8,7 +8,6 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <ctime>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "parts.hpp"
+#include "process.hpp"
 #include "raw_redis.hpp"
 
 namespace redlease::bench {
@@ -38,12 +38,6 @@ constexpr int acquiring_threads = 8;
 
 // Short enough to need no memory beside the string itself.
 std::string key_of(int lease) { return fmt::format("bench:{}", lease); }
-
-double client_cpu_seconds() {
-  timespec used{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
-}
 
 double heap_bytes() {
   const auto heap = ::mallinfo2();
@@ -265,12 +259,7 @@ double measure_holding(const Settings& settings, int count, std::chrono::seconds
 class Latencies {
  public:
   void add(const std::vector<double>& more) { all_.insert(all_.end(), more.begin(), more.end()); }
-  double quantile(double which) const {
-    if (all_.empty()) throw std::logic_error("nothing was measured");
-    auto sorted = all_;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[static_cast<std::size_t>(which * static_cast<double>(sorted.size() - 1))];
-  }
+  double quantile(double which) const { return bench::quantile(all_, which); }
   const std::vector<double>& all() const { return all_; }
 
  private:

@@ -16,6 +16,14 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+double quantile(std::vector<double> values, double which) {
+  if (values.empty()) throw std::logic_error("nothing was measured");
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(which * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
 Ratio ratio(std::string to, const std::vector<double>& values, const std::vector<double>& base) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < values.size(); ++i) ratios.push_back(values[i] / base.at(i));
@@ -24,10 +32,12 @@ Ratio ratio(std::string to, const std::vector<double>& values, const std::vector
 }
 
 void print(const std::vector<Row>& rows) {
-  fmt::print("\n{:<34} {:>14} {:>12} {:<12} {:>6} {:>13}  {}\n", "what", "with", "median", "unit",
-             "ratio", "(min-max)", "ratio to");
+  std::size_t width = 34;
+  for (const auto& row : rows) width = std::max(width, row.name.size());
+  fmt::print("\n{:<{}} {:>14} {:>12} {:<12} {:>6} {:>13}  {}\n", "what", width, "with", "median",
+             "unit", "ratio", "(min-max)", "ratio to");
   for (const auto& row : rows) {
-    fmt::print("{:<34} {:>14} {:>12.{}f} {:<12}", row.name,
+    fmt::print("{:<{}} {:>14} {:>12.{}f} {:<12}", row.name, width,
                fmt::format("{} {}", row.count, row.counted), row.value, row.value < 100 ? 2 : 0,
                row.unit);
     if (row.ratio) {

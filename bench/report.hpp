@@ -28,6 +28,7 @@ struct Row {
 };
 
 double median(std::vector<double> values);
+double quantile(std::vector<double> values, double which);  // 0 the least, 1 the greatest
 Ratio ratio(std::string to, const std::vector<double>& values, const std::vector<double>& base);
 
 void print(const std::vector<Row>& rows);
