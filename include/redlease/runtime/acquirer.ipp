@@ -188,14 +188,12 @@ bool Acquirer::accept(const store::Ticket& ticket, Clock::time_point sent) {
 }
 
 bool Acquirer::wait_in_line(const Wait& wait, core::WaitPlan& plan) {
-  // A process that hears of its grants is served sooner: worth a moment.
   backend_.wakeups.start();
-  backend_.room.await_watch(std::min(plan.deadline(), Clock::now() + longest_await));
   std::string place = "0";
   for (;;) {
     // A ticket is good for one grant, but its successor inherits the place in the line.
-    store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl,
-                         !backend_.room.hears_grants(), place};
+    store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl};
+    ticket.place = place;
     const auto stay = stand_in_line(wait, plan, ticket);
     if (stay != Stay::ticket_void) return stay == Stay::granted;
     place = ticket.place;
@@ -213,6 +211,9 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     }
   } const leave{*this, ticket};
 
+  // A process that hears of its grants is served sooner: worth a moment.
+  backend_.room.await_watch(std::min(plan.deadline(), Clock::now() + longest_await));
+  ticket.deaf = !backend_.room.hears_grants();
   for (;;) {
     const auto began = Clock::now();
     auto step = backend_.line.join(key_, ticket, plan.deadline());
@@ -231,7 +232,7 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     }
     if (news.grant) return accept(ticket, news.grant->sent) ? Stay::granted : Stay::ticket_void;
     if (!next && Clock::now() >= plan.deadline()) return Stay::over;
-    if (in_doubt) return Stay::ticket_void;
+    if (in_doubt || (ticket.deaf && backend_.room.hears_grants())) return Stay::ticket_void;
   }
 }
 
