@@ -7,12 +7,12 @@
 
 namespace redlease::inline v1::core {
 
-/// How often a process may hand a lease on to its own waiters before it really gives it back and
-/// steps back, so that other processes get their turn. Pure: time comes in as an argument.
+/// How long a process may keep a key to itself before it really gives it back and steps back, so
+/// that other processes get their turn. Pure: time comes in as an argument.
 ///
-/// A run is at most `first_count` handoffs and `first_span` long. A process that stepped back for
-/// nothing, since nobody else came, may go on for twice as long the next time, up to `last_count`
-/// and `last_span`.
+/// A run begins when the process gets the key from the server. It has at most `first_count`
+/// handoffs and takes `first_span`. A process that stepped back for nothing, since nobody else
+/// came, may go on for twice as long the next time, up to `last_count` and `last_span`.
 class HandoffRun {
  public:
   using Instant = Clock::time_point;
@@ -23,23 +23,47 @@ class HandoffRun {
   static constexpr Span last_span = std::chrono::milliseconds{400};
   /// That long others have the key for themselves.
   static constexpr Span step_back = std::chrono::milliseconds{1};
+  /// See courtesy().
+  static constexpr Span longest_courtesy = std::chrono::microseconds{600};
 
   /// The process got the key. `again`: after it had stepped back, and nobody had come.
   void begin(Instant now, bool again) noexcept {
-    doublings_ = again ? std::min(doublings_ + 1, 8) : 0;
+    doublings_ = again ? std::min(doublings_ + 1, most_doublings) : 0;
     count_ = 0;
     since_ = now;
   }
   bool may_go_on(Instant now) const noexcept {
     return count_ < std::min(first_count << doublings_, last_count) &&
-           now - since_ < std::min(first_span * (1 << doublings_), last_span);
+           now - since_ < longest_span(doublings_);
   }
   void handed_on() noexcept { ++count_; }
+  /// The key was really given back.
+  void end(Instant now) noexcept {
+    ended_ = now;
+    length_ = std::max(now - since_, step_back);
+  }
+
+  /// How long to let other processes go first when the key becomes free: the longer, the more
+  /// recent our own run was. So it goes round among the processes, though not strictly, and not
+  /// always to the one that happens to hear of it first.
+  Span courtesy(Instant now) const noexcept {
+    if (ended_ == Instant{}) return Span::zero();
+    const auto runs_ago = std::chrono::duration<double>(now - ended_) / length_;
+    return Span{
+        static_cast<Span::rep>(static_cast<double>(longest_courtesy.count()) / (1 + runs_ago))};
+  }
+
+  static constexpr int most_doublings = 4;
+  static constexpr Span longest_span(int doublings) noexcept {
+    return std::min(first_span * (1 << doublings), last_span);
+  }
 
  private:
   int count_ = 0;
   int doublings_ = 0;
   Instant since_{};
+  Instant ended_{};
+  Span length_ = step_back;
 };
 
 }  // namespace redlease::inline v1::core

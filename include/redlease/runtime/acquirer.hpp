@@ -30,6 +30,7 @@ class Acquirer {
  private:
   using Place = runtime::WaitingRoom::Place;
 
+  bool take_turn(const core::WaitPlan& plan);
   bool attempt(const core::WaitPlan& plan, Place* place = nullptr);
   void note(std::optional<store::Failure>&& failure, Clock::time_point began,
             const core::WaitPlan& plan);

@@ -1,6 +1,8 @@
 #ifndef REDLEASE_RUNTIME_ACQUIRER_IPP
 #define REDLEASE_RUNTIME_ACQUIRER_IPP
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <redlease/runtime/acquirer.hpp>
@@ -43,11 +45,21 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   } else {
     // Behind others of this client, or one of its own leases, an attempt is of no use.
     const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
-    held = (!queue_up && attempt(plan)) || (plan.has_many() && wait_in_queue(wait, plan));
+    held = (!queue_up && take_turn(plan)) || (plan.has_many() && wait_in_queue(wait, plan));
   }
   if (held) return acquired(*grant_);
   if (trouble_) give_up(std::move(*trouble_));
   return contended();
+}
+
+// The first attempt.
+bool Acquirer::take_turn(const core::WaitPlan& plan) {
+  if (!plan.has_many() || !backend_.turns.is_over(key_, start_)) return attempt(plan);
+  const auto until = std::min(plan.deadline(), start_ + core::HandoffRun::step_back);
+  std::this_thread::sleep_for(until - start_);
+  const bool free = attempt(plan);
+  backend_.turns.stepped_back(key_, free, Clock::now());
+  return free;
 }
 
 // One attempt, whose failure counts if it had its time. True with a lease.

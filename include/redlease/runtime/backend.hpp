@@ -7,6 +7,7 @@
 #include <redlease/options.hpp>
 #include <redlease/runtime/keeper.hpp>
 #include <redlease/runtime/notifier.hpp>
+#include <redlease/runtime/turns.hpp>
 #include <redlease/runtime/waiting_room.hpp>
 #include <redlease/runtime/wakeups.hpp>
 #include <redlease/store/lease_store.hpp>
@@ -34,6 +35,7 @@ struct Backend {
   store::LineStore line;
   Keeper keeper;
   WaitingRoom room;
+  Turns turns;
   Wakeups wakeups;
   Backend* inherited = nullptr;  // in a child process: what the parent's threads may have locked
 };

@@ -214,6 +214,7 @@ store::Comparison LeaseCore::give_back() {
     return std::move(handed.given);
   }
   auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
+  backend_->turns.released(key_, Clock::now());
   room.released(key_);
   return found;
 }
@@ -268,6 +269,7 @@ void LeaseCore::hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept {
     if (mine.in_line_) {
       mine.backend_->line.post_release(mine.key_, token, on_answer, core.get());
     } else {
+      mine.backend_->turns.released(mine.key_, Clock::now());
       mine.backend_->store.post_release(mine.key_, token, on_answer, core.get());
     }
     (void)core.release();  // it is on_answer()'s now, and may be gone already

@@ -330,9 +330,10 @@ void WaitingRoom::released(std::string_view key) noexcept {
   queue->seen_free = false;
   queue->gave_back = true;
   queue->others_came = false;
+  const auto now = Clock::now();
+  queue->run.end(now);
   if (const auto first = first_of(queue->line)) wake(*first);
   if (queue->waiters.empty()) return;
-  const auto now = Clock::now();
   queue->handed_on_at = {};
   queue->not_before = now + core::HandoffRun::step_back;
   set_look(*queue, queue->not_before);
@@ -421,7 +422,8 @@ void WaitingRoom::looked(std::string_view key, std::optional<std::chrono::millis
   if (!ttl) {
     if (const auto first = first_of(queue->line)) wake(*first);
     queue->seen_free = !queue->waiters.empty();
-    return set_look(*queue, queue->seen_free ? now : later(now, store::LineStore::window));
+    return set_look(*queue, queue->seen_free ? now + queue->run.courtesy(now)
+                                             : later(now, store::LineStore::window));
   }
   queue->others_came = true;
   if (queue->changed) return look_after_change(*queue, now);
