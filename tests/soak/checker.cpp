@@ -226,6 +226,9 @@ std::optional<FeedChecker::Time> px_of(const std::vector<std::string>& set) {
   return {};
 }
 
+// The lines of those who wait are no leases.
+bool is_line(const std::string& key) { return key.ends_with("}:line"); }
+
 }  // namespace
 
 void Findings::add(const Findings& other) {
@@ -239,6 +242,7 @@ void Findings::add(const Findings& other) {
   feed_lines += other.feed_lines;
   deletes += other.deletes;
   renewals += other.renewals;
+  grants += other.grants;
   validities += other.validities;
 }
 
@@ -361,17 +365,35 @@ void FeedChecker::take_set(const test::MonitorLine& line) {
   if (!ttl) return;
   const auto at = when(line.time);
   written_[line.args.at(2)].push_back(line.time);
+  const bool free = may_be_free(line.args.at(1), at);
   auto& holdings = possibilities(line.args.at(1));
-  const bool may_be_free =
-      holdings.empty() || std::ranges::any_of(holdings, [&](const Holding& holding) {
-        return !holding.token || at.to >= holding.expiry.from;
-      });
   std::erase_if(holdings, [&](const Holding& holding) { return at.from > holding.expiry.to; });
-  if (may_be_free) holdings.push_back({line.args.at(2), expiry(at, *ttl)});
+  if (free) holdings.push_back({line.args.at(2), expiry(at, *ttl)});
+}
+
+bool FeedChecker::may_be_free(const std::string& key, Span at) {
+  const auto& holdings = possibilities(key);
+  return holdings.empty() || std::ranges::any_of(holdings, [&](const Holding& holding) {
+           return !holding.token || at.to >= holding.expiry.from;
+         });
+}
+
+// A script that grants the lease to one who waits: in the place of its own token, or of none.
+void FeedChecker::take_grant(const test::MonitorLine& line, Time ttl) {
+  const auto& key = line.args[1];
+  const auto at = when(line.time);
+  if (!owner_in_script(key, at) && !may_be_free(key, at)) {
+    complain("a script grants a key that holds a foreign token", line);
+  }
+  ++findings_.grants;
+  written_[line.args.at(2)].push_back(line.time);
+  possibilities(key) = {{line.args.at(2), expiry(at, ttl)}};
 }
 
 void FeedChecker::take_script_write(const test::MonitorLine& line) {
   const auto command = command_of(line);
+  if (line.args.size() > 1 && is_line(line.args[1])) return;
+  if (const auto ttl = px_of(line.args); ttl && command == "SET") return take_grant(line, *ttl);
   if ((command != "DEL" && command != "PEXPIRE") || line.args.size() < 2) {
     complain("an unguarded write of a script", line);
     return;
@@ -396,11 +418,14 @@ void FeedChecker::take_script_write(const test::MonitorLine& line) {
   }
 }
 
-// The lease whose token the script was given, if the key may hold it.
+// The lease whose token the script was given, by itself or at the end of a ticket, if the key may
+// hold it.
 std::optional<FeedChecker::Holding> FeedChecker::owner_in_script(const std::string& key, Span at) {
   for (const auto& holding : possibilities(key)) {
     const bool given =
-        !holding.token || std::ranges::find(script_.args, *holding.token) != script_.args.end();
+        !holding.token || std::ranges::any_of(script_.args, [&](const std::string& arg) {
+          return arg == *holding.token || arg.ends_with(":" + *holding.token);
+        });
     if (given && at.from <= holding.expiry.to) return holding;
   }
   return {};

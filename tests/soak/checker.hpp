@@ -48,6 +48,7 @@ struct Findings {
   std::size_t feed_lines = 0;
   std::size_t deletes = 0;     // in scripts, of the token that the key held
   std::size_t renewals = 0;    // in scripts, the same
+  std::size_t grants = 0;      // in scripts, to one who waited
   std::size_t validities = 0;  // compared with what the server gave
 
   void add(const Findings& other);
@@ -106,6 +107,8 @@ class FeedChecker {
   void take_script_write(const test::MonitorLine& line);
   void take_set(const test::MonitorLine& line);
   bool seen_throughout(const LeaseRecord& lease, nanoseconds clocks) const;
+  bool may_be_free(const std::string& key, Span at);
+  void take_grant(const test::MonitorLine& line, Time ttl);
   std::optional<Holding> owner_in_script(const std::string& key, Span at);
 
   World world_;

@@ -327,6 +327,29 @@ TEST_F(SoakFeed, WhatHappenedWithoutAFeedIsUnknown) {
   EXPECT_THAT(violations(), ElementsAre(HasSubstr("foreign")));
 }
 
+TEST_F(SoakFeed, ALeaseIsHandedOnInThePlaceOfItsToken) {
+  set(0, "a");
+  feed(1, R"([0 unix:/s] "EVALSHA" "sha" "1" "k" "a" "b" "1000")");
+  feed(1, R"([0 lua] "SET" "k" "b" "PX" "1000")");
+  release(2, "b");
+  EXPECT_EQ(checker.findings().grants, 1U);
+  EXPECT_THAT(violations(), IsEmpty());
+  set(3, "c");
+  feed(4, R"([0 unix:/s] "EVALSHA" "sha" "1" "k" "a" "b" "1000")");
+  feed(4, R"([0 lua] "SET" "k" "b" "PX" "1000")");
+  EXPECT_THAT(violations(), ElementsAre(HasSubstr("foreign")));
+}
+
+TEST_F(SoakFeed, AFreeKeyIsGrantedToTheFirstInLine) {
+  feed(1, R"([0 unix:/s] "EVALSHA" "sha" "2" "k" "{k}:line" "join" "p:1:1000:a")");
+  feed(1, R"([0 lua] "PEXPIRE" "{k}:line" "60000")");
+  feed(1, R"([0 lua] "SET" "k" "b" "PX" "500")");
+  feed(2, R"([0 unix:/s] "EVALSHA" "sha" "2" "k" "{k}:line" "join" "p:2:1000:b")");
+  feed(2, R"([0 lua] "PEXPIRE" "k" "1000")");
+  release(1001, "b");
+  EXPECT_THAT(violations(), IsEmpty());
+}
+
 TEST_F(SoakFeed, ManyLeasesAreRenewedByOneScript) {
   set(0, "a");
   feed(1, R"([0 unix:/s] "SET" "l" "b" "NX" "PX" "1000")");

@@ -294,7 +294,9 @@ class Worker {
   bool try_once() {
     const auto key = "soak:" + std::to_string(random_.below(static_cast<int>(keys_)));
     const auto options = pick_options();
-    auto lease = client_.acquire(key, {.at_most = random_.between(0ms, 300ms)}, options);
+    Wait wait{.at_most = random_.between(0ms, 300ms)};
+    if (random_.one_in(3)) wait.order = Order::fifo;
+    auto lease = client_.acquire(key, wait, options);
     const auto acquired = Clock::now();
     if (!lease) return false;
     log_.count("acquired");

@@ -232,6 +232,7 @@ void print(const Totals& totals, const Scale& scale, double minutes) {
   row("lines of the server's feed", found.feed_lines);
   row("deletes by scripts, of the token that the key held", found.deletes);
   row("renewals by scripts, the same", found.renewals);
+  row("grants by scripts, of a key that was ours or free", found.grants);
   row("validities compared with what the server gave", found.validities);
   fmt::print(
       "\n{:.1f} minutes, {} rounds, {} processes with {} threads on {} keys: {} violations\n",
@@ -259,6 +260,7 @@ std::vector<std::string> idleness(const Totals& totals, double minutes) {
   need("losses signalled", found.signals, 5);
   need("deletes by scripts", found.deletes, 100);
   need("renewals by scripts", found.renewals, 20);
+  need("grants by scripts", found.grants, 20);
   need("leases held over a long stop", found.long_stops, 0);
   for (const auto& [fault, happened] : totals.faults) need(fault, happened, 0);
   return missing;
