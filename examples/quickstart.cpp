@@ -106,6 +106,14 @@ void count_stock(redlease::Client& redis) {
   say(pieces ? "stock 7: " + std::to_string(*pieces) + " pieces" : "stock 7: busy");
 }
 
+void print_in_turn(redlease::Client& redis) {
+  // [fifo]
+  // In order of arrival, over all processes that wait like this; the dead are passed over.
+  auto turn = redis.acquire("printer:3", {.at_most = 5s, .order = redlease::Order::fifo});
+  // [fifo]
+  say(turn ? "printer 3: printed" : "printer 3: busy");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -119,6 +127,7 @@ int main(int argc, char** argv) {
     rebuild_unless_another_does(redis);
     say("order 10086: " + outcome_of([&] { return book_order(redis); }));
     say("order 10087: " + outcome_of([&] { return book_too_late(redis); }));
+    print_in_turn(redis);
     count_stock(redis);
     return 0;
   } catch (const std::exception& error) {

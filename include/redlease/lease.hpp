@@ -22,7 +22,8 @@ class LeaseCore;
 ///
 /// What a lease promises
 ///  1. Never someone else's key. The only writes that reach a lease key are `SET key token NX PX
-///     ttl` and scripts that compare the key with our token first. There is no plain DEL.
+///     ttl` and scripts that compare the key with our token first, or find it absent. There is no
+///     plain DEL.
 ///  2. Every acquisition has a fresh random token, kept out of logs and messages.
 ///  3. remaining() is never optimistic: it counts from the instant before the successful request
 ///     was sent, less 1 % for drifting clocks, on a clock that goes on during suspend.
@@ -63,10 +64,11 @@ class Lease {
   /// Gives the lease that was held here back first, as the destructor does.
   Lease& operator=(Lease&& other) noexcept;
   /// Gives the lease back, if it is held: writes the compare-and-delete and doesn't wait for its
-  /// answer. Never throws. Blocks only when the connection is lost or clogged, for at most one
-  /// command time-out, and while a renewal by the keeper is under way, for at most another one.
-  /// What goes wrong reaches the observer. (The last lease of a client that is gone already closes
-  /// its connections: see Client.)
+  /// answer; or leaves that to the thread of this client that waits for the key. Never throws.
+  /// Blocks only when the connection is lost or clogged, for at most one command time-out, and
+  /// while a renewal by the keeper is under way, for at most another one. What goes wrong reaches
+  /// the observer. (The last lease of a client that is gone already closes its connections: see
+  /// Client.)
   ~Lease();
 
   /// The key, as given. Empty for a moved-from lease.
@@ -114,7 +116,8 @@ class Lease {
   /// std::errc::invalid_argument if there is nothing to renew.
   void renew(std::error_code& error) noexcept;
 
-  /// Gives the lease back and waits for the answer: at most two command time-outs, a connect
+  /// Gives the lease back, to the next one who waits for it in this client if there is one, and
+  /// waits for the answer: at most two command time-outs, a connect
   /// time-out if there is no connection, and one more command time-out while a renewal by the
   /// keeper is under way. It stops renewing first; if the release fails, the keeper goes on. When
   /// it returns the lease was held to that very point. Throws LeaseLost if it wasn't. On

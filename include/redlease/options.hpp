@@ -28,7 +28,7 @@ struct ClientOptions {
   std::optional<int> database{};    ///< 0 unless the URL says otherwise
   std::string client_name{};        ///< CLIENT SETNAME; none if empty
   std::size_t max_connections = 4;  ///< 1 to 64; they are shared by all threads. One more for
-                                    ///< automatic renewals
+                                    ///< automatic renewals, and two more while somebody waits
   std::shared_ptr<Observer> observer{};
 };
 
@@ -47,25 +47,31 @@ struct LeaseOptions {
   std::string label{};                      ///< for metrics and events; never the key
 };
 
-/// Between two attempts a waiter sleeps for a random time, evenly spread over [min, limit]; the
-/// limit starts at 2 * min and doubles up to max with every attempt ("full jitter").
+/// A waiter is woken when the lease is his, or may be. Only in case that fails he looks by himself,
+/// too: after a random time, evenly spread over [min, limit]; the limit starts at 2 * min and
+/// doubles up to max with every attempt ("full jitter"). Where a server refuses what waking takes,
+/// that is how he waits.
 struct Backoff {
   Duration min = std::chrono::milliseconds{5};
   Duration max = std::chrono::milliseconds{100};
 };
 
+/// In which order those who wait for a key get it. Waiters of both kinds may wait for one key.
 enum class Order {
-  any,   ///< whoever comes first when the key is free
-  fifo,  ///< not in this version: refused with a clear error
+  any,   ///< within a client, the order of arrival. Among clients, turns of at most 16 leases or
+         ///< 50 ms (longer while no other comes), then the others get theirs, in no strict order
+  fifo,  ///< the order of arrival among all clients that wait like this, by a line at the server
+         ///< beside the key. One who died or was stopped is passed over within a second
 };
 
 /// How long, and for how long it makes sense, to wait for a key that is held.
 struct Wait {
   Duration at_most;               ///< bounds the whole call; 0: one attempt, as try_acquire()
-  std::optional<int> attempts{};  ///< at least 1
+  std::optional<int> attempts{};  ///< at least 1; those that he makes himself, see Backoff
   Backoff backoff{};
   std::stop_token stop{};                ///< ends the wait when requested
-  std::function<bool()> still_needed{};  ///< asked before each further attempt
+  std::function<bool()> still_needed{};  ///< asked before each further attempt, and before a
+                                         ///< lease that was waited for is handed out
   Order order = Order::any;
 };
 

@@ -869,7 +869,7 @@ TEST_F(KeepingTest, MaxHoldLeavesRenewingByHand) {
 void keep_many(RedisServer& server, const EventLog& losses, Client& client,
                const std::function<void()>& begin, const std::function<void()>& end) {
   const auto threads = count_threads();
-  const int count = sanitized ? 500 : 2000;
+  const int count = sanitized ? 500 : 1000;
   std::vector<Lease> leases;
   for (int n = 0; n < count; ++n) {
     leases.push_back(must_acquire(client, std::to_string(n), {.ttl = 3s, .auto_renew = true}));

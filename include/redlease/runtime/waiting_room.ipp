@@ -31,6 +31,12 @@ constexpr double line_credit_per_ms = 0.02;
 // A queue that nobody is in is kept for that long, since its key is likely to be wanted again.
 constexpr auto linger = 1s;
 
+// Sleeps are made in steps, since their clock stands still while the machine sleeps.
+constexpr auto longest_sleep = 1h;
+
+// After a look that the server refused.
+constexpr auto look_again = 1s;
+
 constexpr auto never = KeyQueue::never;
 
 KeyQueue::Instant later(KeyQueue::Instant now, std::chrono::nanoseconds span) {
@@ -234,7 +240,7 @@ News WaitingRoom::Place::wait(Instant until, const std::stop_token& stop, bool l
   for (;;) {
     bool in_time = true;
     while (in_time && waiter_->word.load(std::memory_order_acquire) == 0) {
-      in_time = wire::futex_wait(waiter_->word, 0, until);
+      in_time = wire::futex_wait(waiter_->word, 0, std::min(until, Clock::now() + longest_sleep));
     }
     const std::lock_guard lock{room_.mutex_};
     waiter_->word.store(0, std::memory_order_relaxed);
@@ -293,13 +299,12 @@ std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
 WaitingRoom::Heir::~Heir() {
   if (!waiter_) return;
   const std::lock_guard lock{room_->mutex_};
-  if (waiter_->gone) return;
   waiter_->claimed = false;
-  if (auto* queue = room_->find(key_)) {
-    queue->ours_until = {};
-    room_->set_look(*queue, Clock::now());
-    if (!room_->watching_) room_->tell_first(*queue);
-  }
+  auto* queue = room_->find(key_);
+  if (queue == nullptr || queue->empty()) return;
+  queue->ours_until = {};
+  room_->set_look(*queue, Clock::now());
+  if (!room_->watching_) room_->tell_first(*queue);
 }
 
 bool WaitingRoom::Heir::grant(const store::Grant& grant) noexcept {
@@ -466,6 +471,7 @@ void WaitingRoom::failed(std::string_view key) noexcept {
   auto* queue = find(key);
   if (queue == nullptr) return;
   queue->asking = false;
+  set_look(*queue, Clock::now() + look_again);
   tell_first(*queue);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 // After trouble the server is asked again that soon, then half as often each time.
 constexpr std::chrono::milliseconds first_pause{50};
-constexpr std::chrono::seconds longest_pause{10};
+constexpr std::chrono::seconds longest_pause{3};
 
 }  // namespace
 
