@@ -242,7 +242,10 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
       trouble_.reset();
       return Stay::over;
     }
-    if (news.grant) return accept(ticket, news.grant->sent) ? Stay::granted : Stay::ticket_void;
+    // What a ticket in doubt is granted goes on to the next one: see LineStore::join().
+    if (news.grant && !in_doubt) {
+      return accept(ticket, news.grant->sent) ? Stay::granted : Stay::ticket_void;
+    }
     if (!next && Clock::now() >= plan.deadline()) return Stay::over;
     if (in_doubt || (ticket.deaf && backend_.room.hears_grants())) return Stay::ticket_void;
   }
