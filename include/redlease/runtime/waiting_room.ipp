@@ -167,6 +167,7 @@ WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& s
   if (queue.waiters.size() == 1 && !queue.asking) {
     set_look(queue, ours ? std::max(now, queue.handed_on_at + own_lease_settles) : now);
   }
+  if (!watching_) ring_by(now);
   return {*this, queue, queue.waiters, behind};
 }
 
@@ -182,7 +183,9 @@ WaitingRoom::Place WaitingRoom::enter_line(std::string_view key, const store::Sp
     in_line_.erase(ticket.number);
     throw;
   }
-  if (queue.look_at == never && !queue.asking) look_after_change(queue, Clock::now());
+  const auto now = Clock::now();
+  if (queue.look_at == never && !queue.asking) look_after_change(queue, now);
+  if (!watching_) ring_by(now);
   return {*this, queue, queue.line, true};
 }
 
@@ -228,7 +231,7 @@ News WaitingRoom::Place::leave() noexcept {
   if (was_first) room_.tell_first(queue_);
   if (queue_.empty()) {
     room_.set_look(queue_, never);
-    queue_.empty_since = Clock::now();
+    queue_.empty_since = Clock::now();  // without a thread that sweeps it stays for the next ones
     room_.sweep_at_ = std::min(room_.sweep_at_, queue_.empty_since + linger);
     room_.ring_by(room_.sweep_at_);
   }
@@ -290,7 +293,10 @@ std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
   auto* queue = find(key);
   if (queue == nullptr) return std::nullopt;
   auto first = first_of(queue->waiters);
-  if (!first || !queue->run.may_go_on(Clock::now())) return std::nullopt;
+  const auto now = Clock::now();
+  // A lease that the room hasn't heard of, one of try_acquire().
+  if (queue->ours_until <= now) queue->run.begin(now, false);
+  if (!first || !queue->run.may_go_on(now)) return std::nullopt;
   std::optional<Heir> heir{Heir{*this, std::string{key}, std::move(first)}};
   heir->waiter_->claimed = true;
   return heir;
@@ -362,6 +368,7 @@ WaitingRoom::Instant WaitingRoom::set_alarm(Instant at_latest, bool went_off) no
   const std::lock_guard lock{mutex_};
   auto next = std::min(at_latest, sweep_at_);
   if (watching_ && !schedule_.empty()) next = std::min(next, schedule_.begin()->look_at);
+  // Somebody came in just now, for whom the connections are to be opened.
   if (!watching_ && !schedule_.empty() && at_latest == never) next = Clock::now();
   if (went_off || next < rings_at_) {
     rings_at_ = next;
@@ -455,6 +462,7 @@ bool WaitingRoom::tried(std::string_view key, const store::Acquisition& acquisit
   if (candidate) candidate->claimed = false;
   if (acquisition.failure) {
     queue->trouble = acquisition.failure;
+    set_look(*queue, now + look_again);
     tell_first(*queue);
     return true;
   }

@@ -44,6 +44,7 @@ class Wakeups {
   void serve(Clock::time_point now) noexcept;
   void go_on(Clock::time_point now);
   void handle(const store::Sighting& sighting, Clock::time_point now);
+  void conclude(const store::Sighting& sighting, Clock::time_point now);
   bool wait_until(Clock::time_point next) noexcept;
 
   wire::Connector& connector_;

@@ -122,25 +122,31 @@ void Wakeups::handle(const store::Sighting& sighting, Clock::time_point now) {
     case Kind::tried:
       break;
   }
+  conclude(sighting, now);
+}
+
+// How an attempt ended.
+void Wakeups::conclude(const store::Sighting& sighting, Clock::time_point now) {
   auto acquisition = sighting.acquisition;
-  const auto end = sighting.sent + sighting.span.ttl;
-  if (acquisition.failure) {
-    if (acquisition.failure->in_doubt) store_.disown(sighting.key, *sighting.token, end);
-    acquisition.failure->what = store_.describe("acquire", sighting.key, acquisition.failure->what);
-  }
-  if (acquisition.grant && store::LeaseStore::lateness(sighting.span, sighting.sent).count() >= 0) {
+  const bool granted = acquisition.grant.has_value();
+  if (granted && store::LeaseStore::lateness(sighting.span, sighting.sent).count() >= 0) {
     acquisition.grant.reset();
-    acquisition.failure = store::Failure{
-        errc::unavailable, store_.describe("acquire", sighting.key, "the server's reply came late"),
-        true, false};
+    acquisition.failure = store::Failure{errc::unavailable, "the reply came late", true, false};
   }
-  const bool granted = sighting.acquisition.grant.has_value();
+  const bool in_doubt = acquisition.failure && acquisition.failure->in_doubt;
+  if (acquisition.failure) {
+    try {
+      acquisition.failure->what =
+          store_.describe("acquire", sighting.key, acquisition.failure->what);
+    } catch (const std::bad_alloc&) {
+      // The cause will do.
+    }
+  }
   const bool taken = room_.tried(sighting.key, acquisition, now) && acquisition.grant;
-  if (!granted || taken) return;
-  if (stream_.ready()) {
+  if (granted && !taken && stream_.ready()) {
     stream_.give_back(sighting.key, *sighting.token, now);
-  } else {
-    store_.disown(sighting.key, *sighting.token, end);
+  } else if (in_doubt || (granted && !taken)) {
+    store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.span.ttl);
   }
 }
 

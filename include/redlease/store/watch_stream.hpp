@@ -57,6 +57,7 @@ class WatchStream {
 
   /// Begins to connect. Throws Error.
   void open(Clock::time_point deadline);
+  /// What is under way comes out of next(), as failed.
   void close() noexcept;
   bool closed() const noexcept { return step_ == Step::closed; }
   bool idle() const noexcept { return under_way_.empty(); }
@@ -108,6 +109,7 @@ class WatchStream {
   void ask(Asked asked, std::initializer_list<std::string_view> command);
   void check_silence(Clock::time_point now);
   [[noreturn]] void break_off(errc code, const std::string& cause);
+  void end(const std::string& cause);
 
   wire::Connector& connector_;
   const std::string grants_;  // a channel

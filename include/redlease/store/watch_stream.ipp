@@ -35,13 +35,6 @@ void WatchStream::open(Clock::time_point deadline) {
   step_ = Step::connecting_ear;
 }
 
-void WatchStream::close() noexcept {
-  step_ = Step::closed;
-  opening_.reset();
-  ear_ = {};
-  eye_ = {};
-}
-
 void WatchStream::look(std::string_view key, Clock::time_point now) {
   // PTTL tells whether there is a key, and of which life, without fetching what it holds.
   ask({Sighting::Kind::looked, std::string{key}, {}, {}, now}, {"PTTL", key});
@@ -240,33 +233,44 @@ void WatchStream::check_silence(Clock::time_point now) {
   }
 }
 
-// An attempt whose answer is out may run yet. The last words behind it free the key then.
 void WatchStream::break_off(errc code, const std::string& cause) {
   if (step_ != Step::ready) connector_.failed(code, cause);
+  end(cause);
+  throw Error{code, cause};
+}
+
+void WatchStream::close() noexcept {
+  try {
+    end("closed");
+  } catch (...) {
+    under_way_.clear();  // no memory to tell of it
+  }
+}
+
+// An attempt whose answer is out may run yet. The last words behind it free the key then.
+void WatchStream::end(const std::string& cause) {
+  step_ = Step::closed;
+  opening_.reset();
+  ear_ = {};
+  auto eye = std::exchange(eye_, {});
   auto under_way = std::exchange(under_way_, {});
-  std::string last_words;
-  for (const auto& asked : under_way) {
-    if (asked.kind != Sighting::Kind::tried) continue;
-    last_words +=
-        wire::Command{"EVAL", lua::release.text, "1", asked.key, asked.token->reveal()}.bytes();
-  }
-  if (!last_words.empty() && eye_.connection) {
-    std::size_t sent = 0;
-    (void)eye_.connection->send(eye_.outbox + last_words, {}, sent);
-  }
   for (auto& asked : under_way) {
     if (asked.kind == Sighting::Kind::changed) continue;
     auto& sighting = sightings_.emplace_back();
-    sighting.kind = asked.kind == Sighting::Kind::looked ? Sighting::Kind::failed : asked.kind;
     sighting.key = std::move(asked.key);
-    if (asked.kind != Sighting::Kind::tried) continue;
+    sighting.kind = Sighting::Kind::failed;
+    if (asked.kind == Sighting::Kind::looked) continue;
+    sighting.kind = Sighting::Kind::tried;
     sighting.token = asked.token;
     sighting.span = asked.span;
     sighting.sent = asked.sent;
     sighting.acquisition.failure = Failure{errc::in_doubt, cause, true, true};
+    eye.outbox +=
+        wire::Command{"EVAL", lua::release.text, "1", sighting.key, asked.token->reveal()}.bytes();
   }
-  close();
-  throw Error{code, cause};
+  if (!eye.connection || eye.outbox.empty()) return;
+  std::size_t sent = 0;
+  (void)eye.connection->send(eye.outbox, {}, sent);
 }
 
 // ---- what to wait for --------------------------------------------------------------------------
