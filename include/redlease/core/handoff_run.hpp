@@ -39,8 +39,9 @@ class HandoffRun {
   void handed_on() noexcept { ++count_; }
   /// The key was really given back.
   void end(Instant now) noexcept {
+    length_ = since_ == Instant{} ? first_span : std::max(now - since_, step_back);
     ended_ = now;
-    length_ = std::max(now - since_, step_back);
+    since_ = {};
   }
 
   /// How long to let other processes go first when the key becomes free: the longer, the more
@@ -61,9 +62,9 @@ class HandoffRun {
  private:
   int count_ = 0;
   int doublings_ = 0;
-  Instant since_{};
+  Instant since_{};  // none: it is not known that a run has begun
   Instant ended_{};
-  Span length_ = step_back;
+  Span length_{};
 };
 
 }  // namespace redlease::inline v1::core
