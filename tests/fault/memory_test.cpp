@@ -10,34 +10,34 @@
 
 #include "fault/world.hpp"
 #include "support/fault_proxy.hpp"
+#include "support/waiters.hpp"
 
 // The sanitizers bring allocators of their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace {
 thread_local int allocations_left = -1;  // none fails while it is negative
-std::atomic<bool> keeper_is_short{false};
+// A thread of the library's that is short of memory: one in so many allocations fails on it.
+std::atomic<const char*> short_of_memory{nullptr};
+std::atomic<unsigned> one_in{10};
 
-bool is_keeper() {
-  thread_local const bool keeper = [] {
-    std::array<char, 16> name{};
-    ::pthread_getname_np(::pthread_self(), name.data(), name.size());
-    return std::string_view{name.data()} == "redlease-keeper";
+bool thread_is_short() {
+  const char* name = short_of_memory.load(std::memory_order_relaxed);
+  if (name == nullptr) return false;
+  thread_local const auto own = [] {
+    std::array<char, 16> text{};
+    ::pthread_getname_np(::pthread_self(), text.data(), text.size());
+    return text;
   }();
-  return keeper;
-}
-
-// Every tenth of the keeper's, while it is short of memory.
-bool keeper_fails() {
   thread_local unsigned n = 0;
-  return keeper_is_short.load(std::memory_order_relaxed) && is_keeper() && ++n % 10 == 0;
+  return std::string_view{own.data()} == name && ++n % one_in == 0;
 }
 }  // namespace
 
 // Not inlined: the compiler would see free() for what came from operator new, and complain.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc{};
-  if (keeper_fails()) throw std::bad_alloc{};
+  if (thread_is_short()) throw std::bad_alloc{};
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc{};
 }
@@ -104,6 +104,73 @@ TEST_F(MemoryTest, AnyAllocationOfAnyVerbMayFail) {
   EXPECT_TRUE(eventually(10s, [&] { return server.dbsize() == 1; }));
 }
 
+// Waiting behind others, being served, and handing on.
+TEST_F(MemoryTest, AnyAllocationOfAWaitMayFail) {
+  Client client{server.url(), patient()};
+  std::atomic<bool> enough{false};
+  std::vector<std::jthread> others;
+  for (int n = 0; n < 3; ++n) {
+    others.emplace_back([&] {
+      while (!enough) {
+        auto lease = client.acquire("k", {.at_most = 60s}, {.ttl = 200ms});
+        ASSERT_TRUE(lease);
+      }
+    });
+  }
+  // How many there are depends on what the others do meanwhile.
+  int reached = 0;
+  for (int n = 0; n < 30; ++n) {
+    for (int times = 0; times < 10; ++times) {
+      const bool failed = failing_at(n, [&] {
+        auto lease = client.acquire("k", {.at_most = 60s, .backoff = {.min = 5ms, .max = 5ms}},
+                                    {.ttl = 200ms});
+        if (lease && times % 2 == 0) lease->release();
+      });
+      if (failed) ++reached;
+    }
+  }
+  EXPECT_GT(reached, 10);
+  enough = true;
+  others.clear();
+  EXPECT_TRUE(eventually(10s, [&] { return server.dbsize() == 1; }));
+}
+
+// Neither has the one who watches for those who wait. They get by without it as long as that lasts.
+TEST_F(MemoryTest, TheOneWhoWatchesGetsBy) {
+  Client client{server.url(), patient()};
+  for (const unsigned each : {1U, 3U, 7U, 20U, 41U, 100U}) {
+    server.admin("SET", "k", "stranger", "NX", "PX", 60'000);
+    one_in = each;
+    short_of_memory = "redlease-wakeup";
+    auto wait = restless();
+    wait.backoff.max = 50ms;
+    Waiter first{client, "k", wait, {.ttl = 300ms}};
+    Waiter second{client, "k", wait, {.ttl = 300ms}};
+    EXPECT_TRUE(always(200ms, [&] { return !first.done() && !second.done(); }));
+    for (int change = 0; change < 50; ++change) server.admin("PEXPIRE", "k", 60'000 + change);
+    server.admin("DEL", "k");
+    ASSERT_TRUE(eventually(10s, [&] { return first.done() || second.done(); })) << each;
+    auto& earlier = first.done() ? first : second;
+    auto& later = first.done() ? second : first;
+    ASSERT_TRUE(earlier.acquired());
+    earlier.drop();
+    ASSERT_TRUE(later.acquired());
+    later.drop();
+    short_of_memory = nullptr;
+    // What it got and could not tell of ends with its ttl.
+    EXPECT_TRUE(becomes_absent("k"));
+    // Nothing stays confused.
+    server.admin("SET", "k", "stranger", "NX", "PX", 60'000);
+    Waiter asleep_one{client, "k", asleep(), {.ttl = 300ms}};
+    ASSERT_TRUE(eventually(20s, [&] { return watching_connections(server) == 2; }));
+    server.admin("DEL", "k");
+    ASSERT_TRUE(eventually(10s, [&] { return asleep_one.done(); })) << each;
+    EXPECT_TRUE(asleep_one.acquired());
+    asleep_one.drop();
+    EXPECT_TRUE(becomes_absent("k"));
+  }
+}
+
 // The keeper has nobody to tell: it goes on, and so do the leases.
 TEST_F(MemoryTest, TheKeeperGetsBy) {
   FaultProxy proxy{server.port()};
@@ -119,13 +186,14 @@ TEST_F(MemoryTest, TheKeeperGetsBy) {
       return std::all_of(leases.begin(), leases.end(), [](const Lease& l) { return l.held(); });
     };
     proxy.delay_replies(3ms);
-    keeper_is_short = true;
+    one_in = 10;
+    short_of_memory = "redlease-keeper";
     EXPECT_FALSE(eventually(1500ms, [&] { return !all_held(); }));
     proxy.reset_all();
     server.pause();
     EXPECT_FALSE(eventually(1500ms, [&] { return !all_held(); }));
     server.resume();
-    keeper_is_short = false;
+    short_of_memory = nullptr;
     proxy.pass_through();
     EXPECT_TRUE(all_held());
   }

@@ -100,6 +100,36 @@ TEST(WaitPlan, TheHoldersExpiryCutsASleep) {
   EXPECT_GE(plan.next_attempt(start + 201ms, 0.0), start + 1201ms);
 }
 
+// Those who are not the first in their queue see now and then whether they have become it.
+TEST(WaitPlan, LooksAreBetweenHalfAndAWholePause) {
+  WaitPlan plan{limits(10s), start};
+  EXPECT_EQ(plan.next_look(start, 0.0), start + 50ms);
+  EXPECT_EQ(plan.next_look(start, 0.5), start + 75ms);
+  EXPECT_LE(plan.next_look(start, 0.999999), start + 100ms);
+  EXPECT_EQ(plan.next_look(start + 5s, 0.0), start + 5050ms) << "they don't grow";
+}
+
+TEST(WaitPlan, LooksAreNoAttempts) {
+  WaitPlan plan{limits(10s, 2), start};
+  for (int n = 0; n < 10; ++n) EXPECT_TRUE(plan.next_look(start, 0.5).has_value());
+  EXPECT_TRUE(plan.next_attempt(start, 0.5).has_value());
+  EXPECT_FALSE(plan.next_attempt(start, 0.5).has_value());
+}
+
+TEST(WaitPlan, TheLastLookLeavesTimeForAnAttempt) {
+  WaitPlan plan{limits(2s), start};
+  EXPECT_EQ(plan.next_look(start + 1920ms, 0.99), start + 1950ms);
+  EXPECT_FALSE(plan.next_look(start + 1950ms, 0.0).has_value());
+  EXPECT_FALSE(plan.next_look(start + 3s, 0.0).has_value());
+}
+
+TEST(WaitPlan, LooksWithHugeValuesDoNotOverflow) {
+  WaitPlan endless{{std::chrono::nanoseconds::max(), {}, 5ms, 24h}, start};
+  EXPECT_EQ(endless.next_look(start, 0.0), start + 12h);
+  WaitPlan bounded{{1s, {}, 5ms, 24h}, start};
+  EXPECT_EQ(bounded.next_look(start, 0.999999), start + 950ms);
+}
+
 TEST(WaitPlan, HugeValuesDoNotOverflow) {
   WaitPlan plan{limits(std::chrono::nanoseconds::max()), start};
   plan.holder_expires_in(std::chrono::nanoseconds::max(), start);

@@ -240,6 +240,7 @@ class WaitingRoom {
   static void wake(Waiter& waiter) noexcept;
   void tell_first(KeyQueue& queue) noexcept;
   void ring_by(Instant when) noexcept;
+  static void note_trouble(KeyQueue& queue, const store::Failure& failure) noexcept;
   void begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept;
   void handed_on(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept;
   bool deliver(Waiter& waiter, const store::Grant& grant) noexcept;

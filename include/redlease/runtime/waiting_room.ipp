@@ -34,7 +34,7 @@ constexpr auto linger = 1s;
 // Sleeps are made in steps, since their clock stands still while the machine sleeps.
 constexpr auto longest_sleep = 1h;
 
-// After a look that the server refused.
+// After a look, or an attempt, that the server refused.
 constexpr auto look_again = 1s;
 
 constexpr auto never = KeyQueue::never;
@@ -101,8 +101,10 @@ void WaitingRoom::look_after_change(KeyQueue& queue, Instant now) noexcept {
   }
   const std::chrono::duration<double, std::milli> until_next{
       (1 - queue.credit) / (for_line ? line_credit_per_ms : credit_per_ms)};
-  set_look(queue, std::min(queue.look_at,
-                           now + std::chrono::duration_cast<std::chrono::nanoseconds>(until_next)));
+  const auto next = now + std::chrono::duration_cast<std::chrono::nanoseconds>(until_next);
+  if (queue.look_at <= next) return;
+  queue.credit -= 1;
+  set_look(queue, next);
 }
 
 void WaitingRoom::answered(KeyQueue& queue, Instant now) noexcept {
@@ -135,7 +137,16 @@ void WaitingRoom::begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl,
   queue.gave_back = false;
   queue.seen_free = false;
   queue.handed_on_at = now;
+  queue.changed = true;
   if (!queue.waiters.empty()) set_look(queue, now + own_lease_settles);
+}
+
+void WaitingRoom::note_trouble(KeyQueue& queue, const store::Failure& failure) noexcept {
+  try {
+    queue.trouble = failure;
+  } catch (...) {
+    // No memory: those who wait learn it from an attempt of their own.
+  }
 }
 
 void WaitingRoom::handed_on(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept {
@@ -153,7 +164,7 @@ bool WaitingRoom::has_queue(std::string_view key) noexcept {
   const std::lock_guard lock{mutex_};
   const auto* queue = find(key);
   return queue != nullptr &&
-         (first_of(queue->waiters) != nullptr || queue->ours_until > Clock::now());
+         (!queue->waiters.empty() || (watching_ && queue->ours_until > Clock::now()));
 }
 
 WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& span) {
@@ -162,9 +173,11 @@ WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& s
   const auto now = Clock::now();
   auto& queue = make_queue(key);
   queue.waiters.push_back(std::move(waiter));
-  const bool ours = queue.ours_until > now;
-  const bool behind = ours || first_of(queue.waiters) != queue.waiters.back();
-  if (queue.waiters.size() == 1 && !queue.asking) {
+  // Without a watch nobody notices that a lease of ours is lost.
+  const bool ours = watching_ && queue.ours_until > now;
+  const bool behind = ours || queue.waiters.size() > 1;
+  // For those who are just being served nobody looks.
+  if (first_of(queue.waiters) == queue.waiters.back() && !queue.asking) {
     set_look(queue, ours ? std::max(now, queue.handed_on_at + own_lease_settles) : now);
   }
   if (!watching_) ring_by(now);
@@ -224,7 +237,7 @@ WaitingRoom::Place::~Place() { (void)leave(); }
 News WaitingRoom::Place::leave() noexcept {
   if (std::exchange(left_, true)) return {};
   const std::lock_guard lock{room_.mutex_};
-  const bool was_first = !room_.watching_ && first_of(list_) == waiter_;
+  const bool was_first = !room_.watching_ && list_.front() == waiter_;
   waiter_->gone = true;
   list_.erase(self_);
   if (waiter_->number != 0) room_.in_line_.erase(waiter_->number);
@@ -254,7 +267,7 @@ News WaitingRoom::Place::wait(Instant until, const std::stop_token& stop, bool l
 
 bool WaitingRoom::Place::is_first() const noexcept {
   const std::lock_guard lock{room_.mutex_};
-  return first_of(list_) == waiter_;
+  return list_.front() == waiter_;
 }
 
 void WaitingRoom::Place::attempt_ended(const store::Acquisition& acquisition,
@@ -264,7 +277,7 @@ void WaitingRoom::Place::attempt_ended(const store::Acquisition& acquisition,
   if (!acquisition.failure) {
     room_.answered(queue_, Clock::now());
   } else if (queue_.answered_at < began) {
-    queue_.trouble = acquisition.failure;
+    room_.note_trouble(queue_, *acquisition.failure);
   }
 }
 
@@ -283,6 +296,7 @@ void WaitingRoom::Place::back_in_line() noexcept {
   const std::lock_guard lock{room_.mutex_};
   waiter_->claimed = false;
   queue_.ours_until = {};
+  if (!queue_.asking) room_.set_look(queue_, Clock::now());
 }
 
 // ---- handing on --------------------------------------------------------------------------------
@@ -297,6 +311,7 @@ std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
   // A lease that the room hasn't heard of, one of try_acquire().
   if (queue->ours_until <= now) queue->run.begin(now, false);
   if (!first || !queue->run.may_go_on(now)) return std::nullopt;
+  if (queue->candidate) return std::nullopt;  // his turn is before all others'
   std::optional<Heir> heir{Heir{*this, std::string{key}, std::move(first)}};
   heir->waiter_->claimed = true;
   return heir;
@@ -431,6 +446,8 @@ void WaitingRoom::looked(std::string_view key, std::optional<std::chrono::millis
   queue->asking = false;
   answered(*queue, now);
   if (queue->empty()) return;
+  // It may have become ours since.
+  if (!ttl && queue->changed && queue->ours_until > now) return look_after_change(*queue, now);
   if (!ttl) {
     if (const auto first = first_of(queue->line)) wake(*first);
     queue->seen_free = !queue->waiters.empty();
@@ -461,7 +478,7 @@ bool WaitingRoom::tried(std::string_view key, const store::Acquisition& acquisit
   }
   if (candidate) candidate->claimed = false;
   if (acquisition.failure) {
-    queue->trouble = acquisition.failure;
+    note_trouble(*queue, *acquisition.failure);
     set_look(*queue, now + look_again);
     tell_first(*queue);
     return true;
@@ -488,6 +505,13 @@ void WaitingRoom::watch(bool on, bool hears_grants, Instant now) noexcept {
   if (watching_.exchange(on) == on) return;
   hears_grants_.store(hears_grants);
   for (auto& [key, queue] : queues_) {
+    if (!on) {
+      // No answer comes any more.
+      queue->asking = false;
+      if (const auto candidate = std::exchange(queue->candidate, nullptr)) {
+        candidate->claimed = false;
+      }
+    }
     if (queue->empty()) continue;
     if (on) {
       if (!queue->asking) set_look(*queue, now);

@@ -59,6 +59,13 @@ void Wakeups::run() noexcept {
     next = room_.set_alarm(next, std::exchange(went_off_, false));
     went_off_ = wait_until(next);
   }
+  // Nobody waits any more. What is under way is given back with the client's last words.
+  stream_.close();
+  try {
+    while (const auto sighting = stream_.next()) handle(*sighting, Clock::now());
+  } catch (...) {
+    // No memory: the ttl frees the key.
+  }
 }
 
 void Wakeups::serve(Clock::time_point now) noexcept {
@@ -119,6 +126,8 @@ void Wakeups::handle(const store::Sighting& sighting, Clock::time_point now) {
       return room_.looked(sighting.key, sighting.ttl, now);
     case Kind::failed:
       return room_.failed(sighting.key);
+    case Kind::unreleased:
+      return store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.span.ttl);
     case Kind::tried:
       break;
   }
@@ -144,7 +153,7 @@ void Wakeups::conclude(const store::Sighting& sighting, Clock::time_point now) {
   }
   const bool taken = room_.tried(sighting.key, acquisition, now) && acquisition.grant;
   if (granted && !taken && stream_.ready()) {
-    stream_.give_back(sighting.key, *sighting.token, now);
+    stream_.give_back(sighting.key, *sighting.token, sighting.span, now);
   } else if (in_doubt || (granted && !taken)) {
     store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.span.ttl);
   }

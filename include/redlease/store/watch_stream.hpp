@@ -29,13 +29,14 @@ struct Sighting {
     looked,       ///< how long `key` has to live; none: it is free
     tried,        ///< the attempt ended: see `acquisition`
     failed,       ///< the look did: nothing is known
+    unreleased,   ///< `key` may hold `token` still, though it was given back
   };
 
   Kind kind = Kind::changed;
   std::string key;
   std::uint64_t number = 0;
   std::optional<std::chrono::milliseconds> ttl;  ///< max() if it never expires
-  std::optional<Token> token;                    ///< of the attempt
+  std::optional<Token> token;                    ///< of the attempt, or what was given back
   Span span;                                     ///< so are these
   Clock::time_point sent{};                      ///< the instant before it was sent
   Acquisition acquisition;  ///< in doubt: last words have been sent, and the token is burnt
@@ -71,7 +72,7 @@ class WatchStream {
   void look(std::string_view key, Clock::time_point now);
   void attempt(std::string_view key, const Span& span, Clock::time_point now);
   /// Queues the release of what an attempt got.
-  void give_back(std::string_view key, const Token& token, Clock::time_point now);
+  void give_back(std::string_view key, const Token& token, const Span& span, Clock::time_point now);
 
   /// Goes on with connecting, writing and reading. Throws Error when connecting failed, or the
   /// connections broke: it is closed then, and what was under way comes out of next().
@@ -89,7 +90,7 @@ class WatchStream {
  private:
   enum class Step { closed, connecting_ear, subscribing, connecting_eye, asking, ready };
   struct Asked {
-    Sighting::Kind kind;  // looked or tried; changed: the answer is of no interest
+    Sighting::Kind kind;  // looked, tried or unreleased; changed: the answer is of no interest
     std::string key;
     std::optional<Token> token;
     Span span;

@@ -46,8 +46,9 @@ void WatchStream::attempt(std::string_view key, const Span& span, Clock::time_po
       {"SET", key, token.reveal(), "NX", "PX", std::to_string(span.ttl.count())});
 }
 
-void WatchStream::give_back(std::string_view key, const Token& token, Clock::time_point now) {
-  ask({Sighting::Kind::changed, {}, {}, {}, now},
+void WatchStream::give_back(std::string_view key, const Token& token, const Span& span,
+                            Clock::time_point now) {
+  ask({Sighting::Kind::unreleased, std::string{key}, token, span, now},
       {"EVAL", lua::release.text, "1", key, token.reveal()});
 }
 
@@ -187,7 +188,7 @@ void WatchStream::see(const Reply& reply) {
   }
   auto asked = std::move(under_way_.front());
   under_way_.pop_front();
-  if (asked.kind == Sighting::Kind::changed) return;
+  if (asked.kind != Sighting::Kind::looked && asked.kind != Sighting::Kind::tried) return;
   Sighting sighting;
   sighting.kind = asked.kind;
   sighting.key = std::move(asked.key);
@@ -234,7 +235,8 @@ void WatchStream::check_silence(Clock::time_point now) {
 }
 
 void WatchStream::break_off(errc code, const std::string& cause) {
-  if (step_ != Step::ready) connector_.failed(code, cause);
+  // A refusal of what is asked for here says nothing about connecting.
+  if (step_ != Step::ready && code != errc::rejected) connector_.failed(code, cause);
   end(cause);
   throw Error{code, cause};
 }
@@ -260,10 +262,11 @@ void WatchStream::end(const std::string& cause) {
     sighting.key = std::move(asked.key);
     sighting.kind = Sighting::Kind::failed;
     if (asked.kind == Sighting::Kind::looked) continue;
-    sighting.kind = Sighting::Kind::tried;
+    sighting.kind = asked.kind;
     sighting.token = asked.token;
     sighting.span = asked.span;
     sighting.sent = asked.sent;
+    if (asked.kind != Sighting::Kind::tried) continue;
     sighting.acquisition.failure = Failure{errc::in_doubt, cause, true, true};
     eye.outbox +=
         wire::Command{"EVAL", lua::release.text, "1", sighting.key, asked.token->reveal()}.bytes();
