@@ -14,15 +14,15 @@
 --            join     the same, else wait in line; or accept a grant
 --            release  give it back
 --            leave    give up waiting, and the lease with it, if it was granted meanwhile
---            tend     see to it that a free lease is granted
--- ARGV[2]  our process: a grant within it is told by the reply. `-`: no grant is
+-- ARGV[2]  our process: a grant within it is told by the reply. `-`: none is, but to our ticket
 -- ARGV[3]  the window in milliseconds
 -- ARGV[4]  how long the line lasts without a sign of life, in milliseconds
 -- ARGV[5]  our ticket; to release: our token
 -- ARGV[6]  to join: our place from an earlier time, or 0
 -- Replies  {1 the lease is ours, or was given back | 0 it isn't | -1 there is no such key,
 --           number of the ticket of our process that it was granted to, or 0,
---           our place, as text}
+--           our place, as text,
+--           1 if we had a place, but our ticket had left the line | 0}
 -- Errors   WRONGTYPE if the key is no string
 local key, line = KEYS[1], KEYS[2]
 local verb, ours, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -48,23 +48,22 @@ end
 -- his ticket if it is of our process, otherwise 0; false if there is nobody, or no memory.
 local function grant()
   while true do
-    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    -- A line of another type is somebody else's, and no reason to keep the lease.
+    local first = redis.pcall('ZRANGE', line, 0, 0, 'WITHSCORES')
     if not first[1] then
       return false
     end
     local ticket, place = first[1], tonumber(first[2])
     local process, number, ttl, token = parse(ticket)
-    local near = process == ours and ours ~= '-'
-    local lives = place > 0
+    local near = ticket == ARGV[5] or process == ours and ours ~= '-'
+    local lives = process and place > 0
     if lives and not near and process ~= '-' then
       -- An error is no sign of death: somebody may not be allowed to publish.
       lives = redis.pcall('PUBLISH', 'redlease:' .. process, number) ~= 0
     end
     if lives then
-      if not near then
-        ttl = math.min(ttl, window)
-      end
-      local set = redis.pcall('SET', key, token, 'PX', ttl)
+      -- The ttl counts from the acceptance. A short one leaves no time for that.
+      local set = redis.pcall('SET', key, token, 'PX', near and ttl or window)
       if set.err then
         return false
       end
@@ -90,15 +89,9 @@ end
 if verb == 'release' then
   local held = redis.call('GET', key)
   if held ~= ARGV[5] then
-    return {held and 0 or -1, 0, '0'}
+    return {held and 0 or -1, 0, '0', 0}
   end
-  return {1, give_back(), '0'}
-end
-
-if verb == 'tend' then
-  local granted = redis.call('EXISTS', key) == 0 and grant() or 0
-  redis.call('PEXPIRE', line, ARGV[4])
-  return {0, granted, '0'}
+  return {1, give_back(), '0', 0}
 end
 
 local ticket = ARGV[5]
@@ -107,23 +100,28 @@ local _, number, ttl, token = parse(ticket)
 if verb == 'leave' then
   redis.call('ZREM', line, ticket)
   if redis.call('GET', key) ~= token then
-    return {0, 0, '0'}
+    return {0, 0, '0', 0}
   end
-  return {1, give_back(), '0'}
+  return {1, give_back(), '0', 0}
 end
 
+local granted = 0
 if redis.call('EXISTS', key) == 0 then
-  if redis.call('EXISTS', line) == 0 then
+  -- Those who wait come first, if they live.
+  if verb == 'try' then
+    granted = grant() or 0
+  end
+  if redis.call('EXISTS', key) == 0 and redis.call('EXISTS', line) == 0 then
     redis.call('SET', key, token, 'PX', ttl)
-    return {1, 0, '0'}
+    return {1, 0, '0', 0}
   end
 elseif verb == 'join' and redis.pcall('GET', key) == token then
   redis.call('PEXPIRE', key, ttl)
   redis.call('ZREM', line, ticket)
-  return {1, 0, '0'}
+  return {1, 0, '0', 0}
 end
 if verb == 'try' then
-  return {0, 0, '0'}
+  return {0, granted, '0', 0}
 end
 
 -- Places are microseconds since the epoch, so that they grow from line to line.
@@ -136,10 +134,12 @@ if place == 0 then
     place = last[2] + 1
   end
 end
-redis.call('ZADD', line, place, ticket)
+local new = redis.call('ZADD', line, place, ticket)
 redis.call('PEXPIRE', line, ARGV[4])
-local granted = redis.call('EXISTS', key) == 0 and grant() or 0
-if granted == tonumber(number) then
-  return {1, 0, '0'}
+if redis.call('EXISTS', key) == 0 then
+  granted = grant() or 0
 end
-return {0, granted, string.format('%.0f', place)}
+if granted == tonumber(number) then
+  return {1, 0, '0', 0}
+end
+return {0, granted, string.format('%.0f', place), tonumber(ARGV[6]) ~= 0 and new or 0}

@@ -188,6 +188,7 @@ class Child {
     }
     ::_exit(status);
   }
+  pid_t pid() const { return pid_; }
   int wait() {
     int status = 0;
     ::waitpid(pid_, &status, 0);

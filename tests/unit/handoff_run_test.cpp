@@ -99,4 +99,26 @@ TEST(HandoffRun, EvenTheShortestIsFollowedByCourtesy) {
   EXPECT_EQ(run.courtesy(start + HandoffRun::step_back), HandoffRun::longest_courtesy / 2);
 }
 
+// The more recent its own run, the longer a process lets others go first.
+TEST(HandoffRun, CourtesyFades) {
+  HandoffRun run;
+  EXPECT_EQ(run.courtesy(start), 0ns);
+  run.begin(start, false);
+  run.end(start + 10ms);
+  EXPECT_EQ(run.courtesy(start + 10ms), HandoffRun::longest_courtesy);
+  EXPECT_EQ(run.courtesy(start + 20ms), HandoffRun::longest_courtesy / 2);
+  EXPECT_EQ(run.courtesy(start + 40ms), HandoffRun::longest_courtesy / 4);
+  EXPECT_LT(run.courtesy(start + 1h), 1us);
+}
+
+// A lease may be given back whose begin was not seen. That run must not look endless: its process
+// would give way to all others for ever.
+TEST(HandoffRun, CourtesyFadesAfterARunWithoutABegin) {
+  HandoffRun run;
+  for (int round = 0; round < 3; ++round) {
+    run.end(start + round * 1s);
+    EXPECT_LE(run.courtesy(start + round * 1s + 1s), HandoffRun::longest_courtesy / 20);
+  }
+}
+
 }  // namespace

@@ -36,6 +36,10 @@ class WaitPlan {
   /// Whether next_attempt() could still name one.
   bool expects_more(Instant now) const noexcept { return now < last_start_ && has_many(); }
 
+  /// An attempt was made, and the next one follows at once.
+  void count_attempt() noexcept {
+    if (attempts_left_) --*attempts_left_;
+  }
   /// An attempt has just ended at `now` without a lease. Returns when to make the next one, or
   /// nothing when there is none to be made. The instant is the first of: a jittered poll, the
   /// holder's expiry, and the last moment at which an answer can still be expected in time.

@@ -39,7 +39,7 @@ class Acquirer {
   bool wait_in_line(const Wait& wait, core::WaitPlan& plan);
   enum class Stay { granted, over, ticket_void };
   Stay stand_in_line(const Wait& wait, core::WaitPlan& plan, store::Ticket& ticket);
-  bool accept(const store::Ticket& ticket, Clock::time_point sent);
+  bool accept(const store::Ticket& ticket, Clock::time_point sent, const core::WaitPlan& plan);
   std::optional<Clock::time_point> next_sign(const Place& place, const Wait& wait,
                                              const store::Ticket& ticket,
                                              core::WaitPlan& plan) const;

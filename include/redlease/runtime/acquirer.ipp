@@ -41,7 +41,10 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   bool held = false;
   if (terms_.in_line) {
     const bool try_first = !plan.has_many() || !backend_.room.hears_grants();
-    held = (try_first && take_in_line(plan)) || (plan.has_many() && wait_in_line(wait, plan));
+    const bool many = plan.has_many();
+    held = try_first && take_in_line(plan);
+    if (try_first) plan.count_attempt();
+    held = held || (many && wait_in_line(wait, plan));
   } else {
     // Behind others of this client, or one of its own leases, an attempt is of no use.
     const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
@@ -185,16 +188,24 @@ bool Acquirer::take_in_line(const core::WaitPlan& plan) {
   const auto began = Clock::now();
   const store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl};
   auto step = backend_.line.take(key_, ticket, plan.deadline());
-  if (step.ours) return accept(ticket, step.sent);
+  if (step.granted != 0) backend_.room.granted(step.granted, step.sent);
+  if (step.ours) return accept(ticket, step.sent, plan);
   note(std::move(step.failure), began, plan);
   return false;
 }
 
-bool Acquirer::accept(const store::Ticket& ticket, Clock::time_point sent) {
+bool Acquirer::accept(const store::Ticket& ticket, Clock::time_point sent,
+                      const core::WaitPlan& plan) {
   if (store::LeaseStore::lateness(terms_.span(), sent).count() >= 0) {
-    backend_.line.leave(key_, ticket);
+    backend_.line.leave(key_, ticket, plan.deadline());
+    trouble_ = store::Failure{
+        errc::unavailable,
+        backend_.store.describe("acquire", key_, "the server's reply came late; it was given back"),
+        true, false};
+    answered_at_ = Clock::now();
     return false;
   }
+  trouble_.reset();
   grant_.emplace(store::Grant{ticket.token, sent});
   return true;
 }
@@ -218,21 +229,32 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
   struct Leave {
     Acquirer& self;
     store::Ticket& ticket;
+    Place& place;
+    const core::WaitPlan& plan;
     ~Leave() {
-      if (!self.grant_) self.backend_.line.leave(self.key_, ticket);
+      if (self.grant_) return;
+      // One who never had a place has nothing to leave; what is in doubt is cleaned up already.
+      if (ticket.place != "0") self.backend_.line.leave(self.key_, ticket, plan.deadline());
+      place.wake_next();
     }
-  } const leave{*this, ticket};
+  } const leave{*this, ticket, place, plan};
 
   // A process that hears of its grants is served sooner: worth a moment.
   backend_.room.await_watch(std::min(plan.deadline(), Clock::now() + longest_await));
   ticket.deaf = !backend_.room.hears_grants();
-  for (;;) {
+  for (bool fresh = true;; fresh = false) {
     const auto began = Clock::now();
     auto step = backend_.line.join(key_, ticket, plan.deadline());
     if (step.granted != 0) backend_.room.granted(step.granted, step.sent);
-    if (step.ours) return accept(ticket, step.sent) ? Stay::granted : Stay::ticket_void;
+    // Whoever else of this process was in line has been taken out of it, too.
+    if (step.missed && !fresh && place.is_first()) place.wake_others();
+    if (!step.ours && !step.failure) place.stands_at(ticket.place);
+    if (step.ours) return accept(ticket, step.sent, plan) ? Stay::granted : Stay::ticket_void;
     const bool in_doubt = step.failure && step.failure->in_doubt;
     note(std::move(step.failure), began, plan);
+    // Who hears, or doesn't any more, needs another ticket.
+    const bool other_ticket = ticket.deaf == backend_.room.hears_grants();
+    if (other_ticket && !trouble_ && !wait.attempts) return Stay::ticket_void;
 
     const auto next = next_sign(place, wait, ticket, plan);
     if (!next && !plan.has_attempts()) return Stay::over;
@@ -244,10 +266,10 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     }
     // What a ticket in doubt is granted goes on to the next one: see LineStore::join().
     if (news.grant && !in_doubt) {
-      return accept(ticket, news.grant->sent) ? Stay::granted : Stay::ticket_void;
+      return accept(ticket, news.grant->sent, plan) ? Stay::granted : Stay::ticket_void;
     }
     if (!next && Clock::now() >= plan.deadline()) return Stay::over;
-    if (in_doubt || (ticket.deaf && backend_.room.hears_grants())) return Stay::ticket_void;
+    if (in_doubt) return Stay::ticket_void;
   }
 }
 
@@ -258,8 +280,11 @@ std::optional<Clock::time_point> Acquirer::next_sign(const Place& place, const W
                                                      core::WaitPlan& plan) const {
   const auto now = Clock::now();
   const auto random = random_unit();
-  if (wait.attempts || trouble_ || ticket.deaf || !backend_.room.hears_grants()) {
-    return plan.next_attempt(now, random);
+  const bool deaf = ticket.deaf || !backend_.room.hears_grants();
+  if (wait.attempts || trouble_ || deaf) {
+    const auto next = plan.next_attempt(now, random);
+    if (!next || wait.attempts || trouble_) return next;
+    return std::min(*next, now + store::LineStore::window / 3);  // in time to accept a grant
   }
   const std::chrono::duration<double, std::milli> pause{(place.is_first() ? 200 : 5000) *
                                                         (1 + random)};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <boost/intrusive/set.hpp>
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -49,6 +50,7 @@ class Waiter {
   const store::Span span;
   const std::uint64_t number;  // of his ticket, if he stands in line
   const std::optional<Token> token;
+  std::uint64_t place = std::numeric_limits<std::uint64_t>::max();  // there, as far as is known
   News news;
   bool claimed = false;  // somebody is about to give him the lease
   bool gone = false;
@@ -117,6 +119,12 @@ class WaitingRoom {
     void heard(std::optional<Instant>& answered_at, std::optional<store::Failure>& trouble) const;
     /// He is, so that it is his part to ask the server now and then.
     bool is_first() const noexcept;
+    /// The server told his place in line: those of this client stand in the same order.
+    void stands_at(const std::string& where) noexcept;
+    /// He goes: if he is the first, it is for the next one to ask the server now and then.
+    void wake_next() noexcept;
+    /// The others of his line are to give a sign of life.
+    void wake_others() noexcept;
     /// After a lease that came to nothing: he is in the queue as before.
     void back_in_line() noexcept;
     /// Leaves; returns what came too late.
@@ -168,7 +176,8 @@ class WaitingRoom {
   /// Whether somebody asks and hears on behalf of those who wait; and of grants, too.
   bool watching() const noexcept { return watching_.load(std::memory_order_relaxed); }
   bool hears_grants() const noexcept { return hears_grants_.load(std::memory_order_relaxed); }
-  /// Waits until that has come about, or will not, at the latest until then.
+  /// Waits until that has come about, or will not, at the latest until then. For those who have
+  /// entered: nobody watches for an empty room.
   void await_watch(Instant until) noexcept;
   bool empty() const noexcept { return queues_made_.load(std::memory_order_relaxed) == 0; }
   bool has_queue(std::string_view key) noexcept;

@@ -2,6 +2,7 @@
 #define REDLEASE_RUNTIME_WAITING_ROOM_IPP
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <utility>
 
@@ -270,6 +271,33 @@ bool WaitingRoom::Place::is_first() const noexcept {
   return list_.front() == waiter_;
 }
 
+void WaitingRoom::Place::stands_at(const std::string& where) noexcept {
+  std::uint64_t place = 0;
+  (void)std::from_chars(where.data(), where.data() + where.size(), place);
+  const std::lock_guard lock{room_.mutex_};
+  if (waiter_->place == place) return;
+  waiter_->place = place;
+  auto before = list_.end();
+  while (before != list_.begin()) {
+    const auto& other = *std::prev(before);
+    if (other != waiter_ && other->place <= place) break;
+    --before;
+  }
+  list_.splice(before, list_, self_);
+}
+
+void WaitingRoom::Place::wake_next() noexcept {
+  const std::lock_guard lock{room_.mutex_};
+  if (list_.front() == waiter_ && list_.size() > 1) wake(**std::next(list_.begin()));
+}
+
+void WaitingRoom::Place::wake_others() noexcept {
+  const std::lock_guard lock{room_.mutex_};
+  for (const auto& waiter : list_) {
+    if (waiter != waiter_) wake(*waiter);
+  }
+}
+
 void WaitingRoom::Place::attempt_ended(const store::Acquisition& acquisition,
                                        Instant began) noexcept {
   const std::lock_guard lock{room_.mutex_};
@@ -519,6 +547,7 @@ void WaitingRoom::watch(bool on, bool hears_grants, Instant now) noexcept {
       for (const auto& waiter : queue->line) wake(*waiter);
     } else {
       tell_first(*queue);
+      for (const auto& waiter : queue->line) wake(*waiter);
     }
   }
 }

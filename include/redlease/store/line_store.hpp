@@ -32,6 +32,7 @@ struct Ticket {
 struct LineStep {
   bool ours = false;          ///< the lease is, from `sent` on
   std::uint64_t granted = 0;  ///< the number of another ticket of this process that got it
+  bool missed = false;        ///< we had been taken out of the line
   Clock::time_point sent{};
   std::optional<Failure> failure;
 };
@@ -53,8 +54,9 @@ class LineStore {
   /// The same, or gets in line; or accepts a grant. To be repeated, as a sign of life. A ticket
   /// whose step ended in doubt is void.
   LineStep join(std::string_view key, Ticket& ticket, Clock::time_point limit);
-  /// Leaves the line, and gives the lease back if it was granted. Doesn't wait for the answer.
-  void leave(std::string_view key, const Ticket& ticket) noexcept;
+  /// Leaves the line, and gives the lease back if it was granted. Doesn't wait for the answer, nor
+  /// much longer than `limit` for a connection: without one that is done with what is sent next.
+  void leave(std::string_view key, const Ticket& ticket, Clock::time_point limit) noexcept;
 
   /// As LeaseStore::release(). `granted`: the number of a ticket of this process that has it now.
   Comparison release(std::string_view key, std::string_view token, Clock::time_point limit,

@@ -2,7 +2,7 @@
 #define REDLEASE_STORE_LINE_STORE_IPP
 
 #include <algorithm>
-#include <array>
+#include <memory>
 
 #include <fmt/format.h>
 #include <redlease/store/line_store.hpp>
@@ -16,7 +16,10 @@ namespace {
 constexpr std::string_view nobody = "-";
 
 // A line without a sign of life for that long is gone.
-constexpr std::string_view line_lasts_ms = "60000";
+constexpr std::chrono::milliseconds line_lasts{60'000};
+
+// Leaving may take that long, though the time of the wait is over.
+constexpr std::chrono::milliseconds least_patience{50};
 
 bool has_hash_tag(std::string_view key) {
   const auto open = key.find('{');
@@ -26,6 +29,26 @@ bool has_hash_tag(std::string_view key) {
 }
 
 void forget(void*, wire::Outcome&&) noexcept {}
+
+// A ticket that is left behind costs others a window, or if it is granted by one of this process
+// its whole ttl. So leaving is tried once more.
+struct Leaving {
+  Leaving(wire::Pipelines& through, std::string words)
+      : pipelines(through), command(std::move(words)) {}
+  wire::Pipelines& pipelines;
+  std::string command;
+
+  static void done(void* context, wire::Outcome&& outcome) noexcept {
+    const std::unique_ptr<Leaving> self{static_cast<Leaving*>(context)};
+    if (outcome.kind == wire::Outcome::Kind::answered && !outcome.reply.is_error()) return;
+    const auto now = Clock::now();
+    try {
+      self->pipelines.owe({std::move(self->command), now, now + line_lasts, forget, nullptr});
+    } catch (...) {
+      // No memory.
+    }
+  }
+};
 
 }  // namespace
 
@@ -46,6 +69,7 @@ wire::Command LineStore::command(By by, std::string_view verb, std::string_view 
                                  std::string_view place) const {
   const auto line = beside(key, "line");
   const auto within = std::to_string(window.count());
+  const auto lasts = std::to_string(line_lasts.count());
   const bool text = by == By::text;
   return {text ? "EVAL" : "EVALSHA",
           text ? lua::line.text : lua::line.sha1,
@@ -55,7 +79,7 @@ wire::Command LineStore::command(By by, std::string_view verb, std::string_view 
           verb,
           process,
           within,
-          line_lasts_ms,
+          lasts,
           subject,
           place};
 }
@@ -92,10 +116,11 @@ LineStep LineStore::step(std::string_view verb, std::string_view key, Ticket& ti
   if (outcome.kind != wire::Outcome::Kind::answered) {
     result.failure = leases_.failure("acquire", key, outcome);
     if (outcome.kind == wire::Outcome::Kind::in_doubt) give_up(key, ticket, outcome);
-  } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == 3) {
+  } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == 4) {
     result.ours = reply.elements[0].integer == 1;
     result.granted = static_cast<std::uint64_t>(reply.elements[1].integer);
     if (verb == "join" && !result.ours) ticket.place = reply.elements[2].text;
+    result.missed = reply.elements[3].integer == 1;
   } else {
     result.failure = leases_.refusal("acquire", key, ticket.token.reveal(), reply);
   }
@@ -108,13 +133,24 @@ void LineStore::give_up(std::string_view key, const Ticket& ticket, const wire::
   const auto leaving = command(By::text, "leave", key, nobody, text_of(ticket), ticket.place);
   const auto now = Clock::now();
   wire::Pipelines::follow_up(doubtful, leaving, now);
-  pipelines_.owe({std::string{leaving.bytes()}, now, now + ticket.ttl, forget, nullptr});
+  pipelines_.owe(
+      {std::string{leaving.bytes()}, now, now + std::max(ticket.ttl, line_lasts), forget, nullptr});
 }
 
-void LineStore::leave(std::string_view key, const Ticket& ticket) noexcept {
+void LineStore::leave(std::string_view key, const Ticket& ticket,
+                      Clock::time_point limit) noexcept {
   try {
     const auto leaving = command(By::text, "leave", key, nobody, text_of(ticket), ticket.place);
-    pipelines_.post(key, leaving, Clock::now() + pipelines_.timeouts().command, forget, nullptr);
+    const auto now = Clock::now();
+    if (!pipelines_.connected()) {
+      pipelines_.owe({std::string{leaving.bytes()}, now, now + line_lasts, forget, nullptr});
+      return;
+    }
+    const auto deadline =
+        std::min(now + pipelines_.timeouts().command, std::max(limit, now + least_patience));
+    auto context = std::make_unique<Leaving>(pipelines_, std::string{leaving.bytes()});
+    pipelines_.post(key, leaving, deadline, Leaving::done, context.get());
+    (void)context.release();  // it is done()'s now
   } catch (...) {
     // No memory: the ticket is passed over when nobody accepts its grant.
   }
@@ -158,7 +194,7 @@ Comparison LineStore::answer_to_post(std::string_view key, std::string_view toke
 Comparison LineStore::comparison_of(std::string_view key, std::string_view token,
                                     const wire::Outcome& outcome, std::uint64_t& granted) const {
   const auto& reply = outcome.reply;
-  if (reply.type != wire::Reply::Type::array || reply.elements.size() != 3) {
+  if (reply.type != wire::Reply::Type::array || reply.elements.size() != 4) {
     return leases_.comparison_of("release", key, token, outcome);
   }
   granted = static_cast<std::uint64_t>(reply.elements[1].integer);
