@@ -21,6 +21,10 @@ namespace {
 
 constexpr std::chrono::milliseconds window = store::LineStore::window;
 
+// Bounds here tell a window from a ttl or a time-out of many seconds. A machine on which all stands
+// still for a while is no failure.
+constexpr std::chrono::milliseconds much_slack = 4 * slack;
+
 Wait in_line(std::chrono::milliseconds at_most = 55s, Backoff backoff = {}) {
   return {.at_most = at_most, .backoff = backoff, .order = Order::fifo};
 }
@@ -269,7 +273,7 @@ TEST_F(FifoTest, B51ADeafWaiterWithALongBackoff) {
     const Stopwatch watch;
     held->release();
     next.join();
-    EXPECT_LT(watch.elapsed(), 5s);
+    EXPECT_LT(watch.elapsed(), 10s);
   }
   expect_nothing_left();
 }
@@ -332,7 +336,7 @@ TEST_F(FifoTest, B51TheOrderOfThoseWhoDoNotHear) {
     const Stopwatch watch;
     held->release();
     waiters.clear();
-    EXPECT_LT(watch.elapsed(), 6 * (window + slack));
+    EXPECT_LT(watch.elapsed(), 6 * (window + much_slack));
     auto order = turns->order();
     order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(before));
     EXPECT_EQ(order.size(), 6U);
@@ -384,7 +388,7 @@ TEST_F(FifoTest, B49TheWaitIsBounded) {
   const auto expect_bounded = [&](Client& each) {
     const Stopwatch watch;
     EXPECT_FALSE(thrown_by([&] { return each.acquire("k", in_line(300ms)); }).nothing());
-    EXPECT_LT(watch.elapsed(), 400ms + slack);
+    EXPECT_LT(watch.elapsed(), 400ms + much_slack);
   };
   proxy.black_hole(true);
   for (auto* each : {&connected, &fresh, &waited}) {
@@ -419,7 +423,7 @@ TEST_F(FifoTest, B49AStopRequestEndsTheWait) {
   const Stopwatch watch;
   stop.request_stop();
   waiters.clear();
-  EXPECT_LT(watch.elapsed(), 2s + slack);
+  EXPECT_LT(watch.elapsed(), 2s + much_slack);
   proxy.black_hole(false);
   server.admin("DEL", "k");
   expect_nothing_left();
@@ -441,7 +445,7 @@ TEST_F(FifoTest, B51AKilledWaiterIsPassedOver) {
   held->release();
   first.join();
   second.join();
-  EXPECT_LT(watch.elapsed(), window + slack);
+  EXPECT_LT(watch.elapsed(), window + much_slack);
   EXPECT_EQ(turns->count(), 2U);
   expect_nothing_left();
 }
@@ -459,7 +463,7 @@ TEST_F(FifoTest, B51AWaiterWhoIsKilledWhenGranted) {
   ::kill(child.pid(), SIGKILL);
   EXPECT_EQ(child.wait(), 128 + SIGKILL);
   next.join();
-  EXPECT_LT(watch.elapsed(), window + slack);
+  EXPECT_LT(watch.elapsed(), window + much_slack);
   expect_nothing_left();
 }
 
@@ -475,16 +479,18 @@ TEST_F(FifoTest, B51AStoppedProcessIsPassedOver) {
     waiters.push_back(waiter(n % 2 == 0 ? client : other, 2, 5 + n));
   }
   pause_process(child.pid());
-  const Stopwatch watch;
+  Stopwatch watch;
   held->release();
   EXPECT_TRUE(eventually(20s, [&] { return turns->count() >= 4; }));
-  EXPECT_LT(watch.elapsed(), window + slack);
+  EXPECT_LT(watch.elapsed(), window + much_slack);
   waiters.clear();
 
   auto again = client.acquire("k", in_line(), {.ttl = 60s});
   EXPECT_TRUE(again);
   resume_process(child.pid());
+  watch.restart();
   EXPECT_TRUE(becomes(4)) << "all are in line again";
+  EXPECT_LT(watch.elapsed(), much_slack);
   EXPECT_EQ(turns->count(), 4U);
   again->release();
   EXPECT_EQ(child.wait(), 0);
@@ -515,7 +521,7 @@ TEST_F(FifoTest, B51AProcessThatWasStoppedIsSoonServed) {
   resume_process(child.pid());
   const Stopwatch watch;
   EXPECT_EQ(child.wait(), 0);
-  EXPECT_LT(watch.elapsed(), 3s + slack);
+  EXPECT_LT(watch.elapsed(), 3s + much_slack);
   enough = true;
   busy.clear();
   expect_nothing_left();
@@ -538,7 +544,7 @@ TEST_F(FifoTest, B51AStoppedHolder) {
   pause_process(child.pid());
   const Stopwatch watch;
   take_turn(client, 2);
-  EXPECT_LT(watch.elapsed(), 1s + slack);
+  EXPECT_LT(watch.elapsed(), 1s + much_slack);
   entering->allowed = 1;
   resume_process(child.pid());
   EXPECT_EQ(child.wait(), 0);
@@ -608,7 +614,7 @@ TEST_F(FifoTest, B51ABlackHole) {
       const Stopwatch watch;
       EXPECT_THAT(thrown_by([&] { return shaky.acquire("k", in_line(3s), {.ttl = 60s}); }),
                   ::testing::AnyOf(failed(errc::unavailable), failed(errc::in_doubt)));
-      EXPECT_LT(watch.elapsed(), 3s + slack);
+      EXPECT_LT(watch.elapsed(), 3s + much_slack);
     });
     EXPECT_TRUE(becomes(n + 1));
   }
@@ -619,7 +625,7 @@ TEST_F(FifoTest, B51ABlackHole) {
   held->release();
   first.join();
   second.join();
-  EXPECT_LT(watch.elapsed(), window + slack);
+  EXPECT_LT(watch.elapsed(), window + much_slack);
   lost.clear();
   proxy.black_hole(false);
   expect_nothing_left();
