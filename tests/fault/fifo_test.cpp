@@ -84,14 +84,15 @@ class FifoTest : public FaultTest {
   using FaultTest::FaultTest;
 
   std::size_t length() {
-    return static_cast<std::size_t>(server.admin("ZCARD", store::beside("k", "line")).integer);
+    return static_cast<std::size_t>(
+        server.admin("ZCARD", store::beside("k", "redlease:line")).integer);
   }
   bool becomes(std::size_t waiters) {
     return eventually(20s, [&] { return length() == waiters; });
   }
   // Those who wait in a fresh client don't, at first.
   bool all_hear() {
-    const auto tickets = server.admin("ZRANGE", store::beside("k", "line"), 0, -1);
+    const auto tickets = server.admin("ZRANGE", store::beside("k", "redlease:line"), 0, -1);
     return std::none_of(tickets.elements.begin(), tickets.elements.end(),
                         [](const Answer& ticket) { return ticket.text.starts_with("-:"); });
   }
@@ -641,7 +642,7 @@ TEST_F(FifoTest, B51AllConnectionsBreak) {
   }
   for (int round = 0; round < 5; ++round) {
     kill_clients();
-    server.admin("DEL", store::beside("k", "line"));
+    server.admin("DEL", store::beside("k", "redlease:line"));
     EXPECT_TRUE(becomes(6));
   }
   held->release();

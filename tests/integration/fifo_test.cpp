@@ -269,7 +269,7 @@ TEST_F(Fifo, TheFirstOfAClientHearsOfHisGrant) {
     EXPECT_FALSE(first.acquire("k", wait));
   }};
   EXPECT_TRUE(eventually(10s, [&] {
-    const auto tickets = server.admin("ZRANGE", "{k}:line", 0, -1).elements;
+    const auto tickets = server.admin("ZRANGE", "{k}:redlease:line", 0, -1).elements;
     return tickets.size() == 1 && !tickets[0].text.starts_with("-:");
   }));
   stop.request_stop();
@@ -420,7 +420,9 @@ TEST_F(Fifo, WorksInAnyDatabase) {
   auto held = one.acquire("k", in_line(), {.ttl = 60s});
   ASSERT_TRUE(here && held) << "databases have nothing to do with each other";
   std::jthread waiting{[&] { EXPECT_TRUE(two.acquire("k", in_line(10s), {.ttl = 60s})); }};
-  EXPECT_TRUE(eventually(10s, [&] { return admin.command({"ZCARD", "{k}:line"}).integer == 1; }));
+  EXPECT_TRUE(eventually(10s, [&] {
+    return admin.command({"ZCARD", "{k}:redlease:line"}).integer == 1;
+  }));
   held->release();
   waiting.join();
   EXPECT_TRUE(eventually(10s, [&] { return admin.command({"DBSIZE"}).integer == 0; }));

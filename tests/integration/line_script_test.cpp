@@ -23,7 +23,7 @@ struct Step {
 
 class LineScript : public IntegrationTest {
  protected:
-  static constexpr auto line = "{k}:line";
+  static constexpr auto line = "{k}:redlease:line";
   std::chrono::milliseconds window = 10s;  // so that a busy machine misses none by chance
 
   static std::string ticket(const std::string& process, int number, const std::string& token,

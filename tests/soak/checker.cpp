@@ -227,7 +227,7 @@ std::optional<FeedChecker::Time> px_of(const std::vector<std::string>& set) {
 }
 
 // The lines of those who wait are no leases.
-bool is_line(const std::string& key) { return key.ends_with("}:line"); }
+bool is_line(const std::string& key) { return key.ends_with(":redlease:line"); }
 
 }  // namespace
 

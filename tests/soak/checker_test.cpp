@@ -341,10 +341,10 @@ TEST_F(SoakFeed, ALeaseIsHandedOnInThePlaceOfItsToken) {
 }
 
 TEST_F(SoakFeed, AFreeKeyIsGrantedToTheFirstInLine) {
-  feed(1, R"([0 unix:/s] "EVALSHA" "sha" "2" "k" "{k}:line" "join" "p:1:1000:a")");
-  feed(1, R"([0 lua] "PEXPIRE" "{k}:line" "60000")");
+  feed(1, R"([0 unix:/s] "EVALSHA" "sha" "2" "k" "{k}:redlease:line" "join" "p:1:1000:a")");
+  feed(1, R"([0 lua] "PEXPIRE" "{k}:redlease:line" "60000")");
   feed(1, R"([0 lua] "SET" "k" "b" "PX" "500")");
-  feed(2, R"([0 unix:/s] "EVALSHA" "sha" "2" "k" "{k}:line" "join" "p:2:1000:b")");
+  feed(2, R"([0 unix:/s] "EVALSHA" "sha" "2" "k" "{k}:redlease:line" "join" "p:2:1000:b")");
   feed(2, R"([0 lua] "PEXPIRE" "k" "1000")");
   release(1001, "b");
   EXPECT_THAT(violations(), IsEmpty());

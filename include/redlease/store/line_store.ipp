@@ -67,7 +67,7 @@ std::string LineStore::text_of(const Ticket& ticket) const {
 wire::Command LineStore::command(By by, std::string_view verb, std::string_view key,
                                  std::string_view process, std::string_view subject,
                                  std::string_view place) const {
-  const auto line = beside(key, "line");
+  const auto line = beside(key, "redlease:line");
   const auto within = std::to_string(window.count());
   const auto lasts = std::to_string(line_lasts.count());
   const bool text = by == By::text;
