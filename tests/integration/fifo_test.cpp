@@ -27,7 +27,8 @@ Wait in_line(std::chrono::milliseconds at_most = 55s) {
 class Fifo : public IntegrationTest {
  protected:
   std::size_t length(std::string_view key = "k") {
-    return static_cast<std::size_t>(server.admin("ZCARD", store::beside(key, "line")).integer);
+    return static_cast<std::size_t>(
+        server.admin("ZCARD", store::beside(key, "redlease:line")).integer);
   }
   bool becomes(std::size_t waiters, std::string_view key = "k") {
     return eventually(20s, [&] { return length(key) == waiters; });
