@@ -22,7 +22,7 @@ class HandoffRun {
   static constexpr Span first_span = std::chrono::milliseconds{50};
   static constexpr Span last_span = std::chrono::milliseconds{400};
   /// That long others have the key for themselves.
-  static constexpr Span step_back = std::chrono::milliseconds{1};
+  static constexpr Span step_back = std::chrono::milliseconds{2};
   /// See courtesy().
   static constexpr Span longest_courtesy = std::chrono::microseconds{600};
 

@@ -48,7 +48,11 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   } else {
     // Behind others of this client, or one of its own leases, an attempt is of no use.
     const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
-    held = (!queue_up && take_turn(plan)) || (plan.has_many() && wait_in_queue(wait, plan));
+    held = !queue_up && take_turn(plan);
+    if (!held && plan.has_many()) {
+      held = wait_in_queue(wait, plan);
+      if (held) backend_.turns.begin(key_, Clock::now());
+    }
   }
   if (held) return acquired(*grant_);
   if (trouble_) give_up(std::move(*trouble_));

@@ -26,6 +26,11 @@ class Turns {
     cell(key).released.store(now.time_since_epoch().count(), std::memory_order_relaxed);
   }
 
+  /// Somebody got the key after he had to wait for it: a turn begins.
+  void begin(std::string_view key, Instant now) noexcept {
+    cell(key).began.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  }
+
   /// Somebody is about to take the key and would wait for it, too. Returns whether it is time to
   /// step back; then stepped_back() is to be called.
   bool is_over(std::string_view key, Instant now) noexcept {
