@@ -22,7 +22,8 @@
 -- Replies  {1 the lease is ours, or was given back | 0 it isn't | -1 there is no such key,
 --           number of the ticket of our process that it was granted to, or 0,
 --           our place, as text,
---           1 if we had a place, but our ticket had left the line | 0}
+--           1 if we had a place, but our ticket had left the line | 0,
+--           1 if ours is the first ticket in line | 0}
 -- Errors   WRONGTYPE if the key is no string
 local key, line = KEYS[1], KEYS[2]
 local verb, ours, window = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -89,9 +90,9 @@ end
 if verb == 'release' then
   local held = redis.call('GET', key)
   if held ~= ARGV[5] then
-    return {held and 0 or -1, 0, '0', 0}
+    return {held and 0 or -1, 0, '0', 0, 0}
   end
-  return {1, give_back(), '0', 0}
+  return {1, give_back(), '0', 0, 0}
 end
 
 local ticket = ARGV[5]
@@ -100,9 +101,9 @@ local _, number, ttl, token = parse(ticket)
 if verb == 'leave' then
   redis.call('ZREM', line, ticket)
   if redis.call('GET', key) ~= token then
-    return {0, 0, '0', 0}
+    return {0, 0, '0', 0, 0}
   end
-  return {1, give_back(), '0', 0}
+  return {1, give_back(), '0', 0, 0}
 end
 
 local granted = 0
@@ -113,15 +114,15 @@ if redis.call('EXISTS', key) == 0 then
   end
   if redis.call('EXISTS', key) == 0 and redis.call('EXISTS', line) == 0 then
     redis.call('SET', key, token, 'PX', ttl)
-    return {1, 0, '0', 0}
+    return {1, 0, '0', 0, 0}
   end
 elseif verb == 'join' and redis.pcall('GET', key) == token then
   redis.call('PEXPIRE', key, ttl)
   redis.call('ZREM', line, ticket)
-  return {1, 0, '0', 0}
+  return {1, 0, '0', 0, 0}
 end
 if verb == 'try' then
-  return {0, granted, '0', 0}
+  return {0, granted, '0', 0, 0}
 end
 
 -- Places are microseconds since the epoch, so that they grow from line to line.
@@ -140,6 +141,8 @@ if redis.call('EXISTS', key) == 0 then
   granted = grant() or 0
 end
 if granted == tonumber(number) then
-  return {1, 0, '0', 0}
+  return {1, 0, '0', 0, 0}
 end
-return {0, granted, string.format('%.0f', place), tonumber(ARGV[6]) ~= 0 and new or 0}
+local first = redis.call('ZRANGE', line, 0, 0)[1] == ticket
+return {0, granted, string.format('%.0f', place), tonumber(ARGV[6]) ~= 0 and new or 0,
+        first and 1 or 0}

@@ -277,6 +277,40 @@ TEST_F(Fifo, TheFirstOfAClientHearsOfHisGrant) {
 }
 
 // A holder whose lease ends by itself.
+// Asking costs no request, so it goes on at the pace of the back-off, for those behind, too.
+TEST_F(Fifo, AsksWhetherItIsStillNeeded) {
+  const auto held = client.try_acquire("k", {.ttl = 60s});
+  const auto ahead = waiter(client, 0, 1);
+  int asked = 0;
+  Wait wait{.at_most = 55s, .order = Order::fifo};
+  wait.backoff = {.min = 5ms, .max = 10ms};
+  wait.still_needed = [&] { return ++asked < 50; };
+  const Stopwatch watch;
+  EXPECT_FALSE(client.acquire("k", wait));
+  EXPECT_LT(watch.elapsed(), 20s);
+  EXPECT_EQ(asked, 50);
+  EXPECT_TRUE(becomes(1));
+  server.admin("DEL", "k");
+}
+
+// Those who don't know of the line free the key for moments only.
+TEST_F(Fifo, IsServedBesideALoopOfAPlainHolder) {
+  Client other{server.url()};
+  std::atomic<int> turns{0};
+  std::jthread plain{[&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (auto lease = other.acquire("k", {.at_most = 10s}, {.ttl = 60s})) ++turns;
+    }
+  }};
+  EXPECT_TRUE(eventually(20s, [&] { return turns > 10; }));
+  for (int turn = 0; turn < 5; ++turn) {
+    const auto lease = client.acquire("k", in_line(20s), {.ttl = 60s});
+    EXPECT_TRUE(lease);
+    note_turn(turn);
+  }
+  EXPECT_TRUE(eventually(20s, [&, before = turns.load()] { return turns > before + 10; }));
+}
+
 TEST_F(Fifo, AnExpiryServesTheNext) {
   auto held = third.acquire("k", in_line(), {.ttl = 500ms});
   const Stopwatch watch;

@@ -18,6 +18,7 @@ struct Step {
   long long granted = 0;
   std::string place;
   bool missed = false;
+  bool first = false;
   std::string error;
 };
 
@@ -39,11 +40,12 @@ class LineScript : public IntegrationTest {
     if (answer.is_error()) {
       step.error = answer.text;
     } else {
-      EXPECT_EQ(answer.elements.size(), 4U);
+      EXPECT_EQ(answer.elements.size(), 5U);
       step.ours = answer.elements.at(0).integer;
       step.granted = answer.elements.at(1).integer;
       step.place = answer.elements.at(2).text;
       step.missed = answer.elements.at(3).integer == 1;
+      step.first = answer.elements.at(4).integer == 1;
     }
     return step;
   }
@@ -398,6 +400,15 @@ TEST_F(LineScript, TokensMayHaveOddBytes) {
   EXPECT_EQ(server.get("k"), odd);
   EXPECT_EQ(run("release", "p", odd).ours, 1);
   EXPECT_EQ(server.dbsize(), 0);
+}
+
+TEST_F(LineScript, TellsTheFirstThatHeIsTheFirst) {
+  hold();
+  EXPECT_TRUE(join("p", ticket("p", 1, "a")).first);
+  const auto second = join("q", ticket("q", 1, "b"));
+  EXPECT_FALSE(second.first);
+  run("leave", "p", ticket("p", 1, "a"));
+  EXPECT_TRUE(join("q", ticket("q", 1, "b"), second.place).first);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ class Acquirer {
  private:
   using Place = runtime::WaitingRoom::Place;
 
+  bool step_back(const core::WaitPlan& plan);
   bool take_turn(const core::WaitPlan& plan);
   bool attempt(const core::WaitPlan& plan, Place* place = nullptr);
   void note(std::optional<store::Failure>&& failure, Clock::time_point began,
@@ -40,6 +41,8 @@ class Acquirer {
   enum class Stay { granted, over, ticket_void };
   Stay stand_in_line(const Wait& wait, core::WaitPlan& plan, store::Ticket& ticket);
   bool accept(const store::Ticket& ticket, Clock::time_point sent, const core::WaitPlan& plan);
+  std::optional<runtime::News> wait_while_needed(Place& place, const Wait& wait,
+                                                 Clock::time_point until);
   std::optional<Clock::time_point> next_sign(const Place& place, const Wait& wait,
                                              const store::Ticket& ticket,
                                              core::WaitPlan& plan) const;

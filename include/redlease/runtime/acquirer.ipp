@@ -40,11 +40,14 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   if (wait.stop.stop_requested()) return contended();
   bool held = false;
   if (terms_.in_line) {
-    const bool try_first = !plan.has_many() || !backend_.room.hears_grants();
+    const bool try_first = step_back(plan) || !plan.has_many() || !backend_.room.hears_grants();
     const bool many = plan.has_many();
     held = try_first && take_in_line(plan);
     if (try_first) plan.count_attempt();
-    held = held || (many && wait_in_line(wait, plan));
+    if (!held && many) {
+      held = wait_in_line(wait, plan);
+      if (held) backend_.turns.begin(key_, Clock::now());
+    }
   } else {
     // Behind others of this client, or one of its own leases, an attempt is of no use.
     const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
@@ -59,13 +62,19 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   return contended();
 }
 
-// The first attempt.
-bool Acquirer::take_turn(const core::WaitPlan& plan) {
-  if (!plan.has_many() || !backend_.turns.is_over(key_, start_)) return attempt(plan);
+// Lets others have the key when this process has had it for long enough. True if it did.
+bool Acquirer::step_back(const core::WaitPlan& plan) {
+  if (!plan.has_many() || !backend_.turns.is_over(key_, start_)) return false;
   const auto until = std::min(plan.deadline(), start_ + core::HandoffRun::step_back);
   std::this_thread::sleep_for(until - start_);
+  return true;
+}
+
+// The first attempt.
+bool Acquirer::take_turn(const core::WaitPlan& plan) {
+  const bool stepped_back = step_back(plan);
   const bool free = attempt(plan);
-  backend_.turns.stepped_back(key_, free, Clock::now());
+  if (stepped_back) backend_.turns.stepped_back(key_, free, Clock::now());
   return free;
 }
 
@@ -236,10 +245,12 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     Place& place;
     const core::WaitPlan& plan;
     ~Leave() {
-      if (self.grant_) return;
+      const bool served = self.grant_.has_value();
       // One who never had a place has nothing to leave; what is in doubt is cleaned up already.
-      if (ticket.place != "0") self.backend_.line.leave(self.key_, ticket, plan.deadline());
-      place.wake_next();
+      if (!served && ticket.place != "0") {
+        self.backend_.line.leave(self.key_, ticket, plan.deadline());
+      }
+      place.wake_next(served);
     }
   } const leave{*this, ticket, place, plan};
 
@@ -252,7 +263,7 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     if (step.granted != 0) backend_.room.granted(step.granted, step.sent);
     // Whoever else of this process was in line has been taken out of it, too.
     if (step.missed && !fresh && place.is_first()) place.wake_others();
-    if (!step.ours && !step.failure) place.stands_at(ticket.place);
+    if (!step.ours && !step.failure) place.stands_at(ticket.place, step.first);
     if (step.ours) return accept(ticket, step.sent, plan) ? Stay::granted : Stay::ticket_void;
     const bool in_doubt = step.failure && step.failure->in_doubt;
     note(std::move(step.failure), began, plan);
@@ -263,17 +274,32 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     const auto next = next_sign(place, wait, ticket, plan);
     if (!next && !plan.has_attempts()) return Stay::over;
     if (!next && listening()) hint_ = what_is_there(plan.deadline());
-    const auto news = place.wait(next.value_or(plan.deadline()), wait.stop, false);
-    if (wait.stop.stop_requested() || (wait.still_needed && next && !wait.still_needed())) {
+    const auto news = wait_while_needed(place, wait, next.value_or(plan.deadline()));
+    if (!news) {
       trouble_.reset();
       return Stay::over;
     }
     // What a ticket in doubt is granted goes on to the next one: see LineStore::join().
-    if (news.grant && !in_doubt) {
-      return accept(ticket, news.grant->sent, plan) ? Stay::granted : Stay::ticket_void;
+    if (news->grant && !in_doubt) {
+      return accept(ticket, news->grant->sent, plan) ? Stay::granted : Stay::ticket_void;
     }
     if (!next && Clock::now() >= plan.deadline()) return Stay::over;
     if (in_doubt) return Stay::ticket_void;
+  }
+}
+
+// Asks whether the lease is needed still at the pace of the back-off, which takes no request.
+// Nothing when it isn't, or a stop is requested.
+std::optional<runtime::News> Acquirer::wait_while_needed(Place& place, const Wait& wait,
+                                                         Clock::time_point until) {
+  core::BackoffSchedule pace{wait.backoff.min, wait.backoff.max};
+  for (;;) {
+    const auto pause =
+        wait.still_needed ? pace.next(random_unit()) : std::chrono::nanoseconds::max();
+    const auto now = Clock::now();
+    auto news = place.wait(pause < until - now ? now + pause : until, wait.stop, false);
+    if (wait.stop.stop_requested() || (wait.still_needed && !wait.still_needed())) return {};
+    if (news.grant || news.called || Clock::now() >= until) return news;
   }
 }
 

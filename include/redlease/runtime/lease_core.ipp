@@ -226,6 +226,7 @@ store::Comparison LeaseCore::give_back_in_line() {
   if (granted != 0) {
     backend_->room.granted(granted, found.sent);
   } else {
+    backend_->turns.released(key_, Clock::now());
     backend_->room.released(key_);
   }
   return found;
@@ -266,10 +267,10 @@ void LeaseCore::hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept {
     }
     const auto key = room.empty() ? std::string{} : mine.key_;
     const auto token = mine.token_.reveal();
+    mine.backend_->turns.released(mine.key_, Clock::now());
     if (mine.in_line_) {
       mine.backend_->line.post_release(mine.key_, token, on_answer, core.get());
     } else {
-      mine.backend_->turns.released(mine.key_, Clock::now());
       mine.backend_->store.post_release(mine.key_, token, on_answer, core.get());
     }
     (void)core.release();  // it is on_answer()'s now, and may be gone already

@@ -37,6 +37,7 @@ struct News {
 
   std::optional<store::Grant> grant;         ///< the lease is his
   std::unique_ptr<detail::LeaseCore> baton;  ///< it will be when he swaps the token in this one
+  bool called = false;                       ///< he was woken, be it for nothing of these
 };
 
 /// A call that waits for a key. Guarded by the room's mutex, but for the word.
@@ -66,6 +67,7 @@ struct KeyQueue : boost::intrusive::set_base_hook<boost::intrusive::optimize_siz
   std::string_view key;  // the map's
   std::list<std::shared_ptr<Waiter>> waiters;
   std::list<std::shared_ptr<Waiter>> line;
+  bool heads_line = false;  // the first of them is the first of all clients', as far as is known
   bool empty() const noexcept { return waiters.empty() && line.empty(); }
 
   Instant look_at = never;   // when to ask the server
@@ -120,9 +122,12 @@ class WaitingRoom {
     /// He is, so that it is his part to ask the server now and then.
     bool is_first() const noexcept;
     /// The server told his place in line: those of this client stand in the same order.
-    void stands_at(const std::string& where) noexcept;
+    /// `first`: of all clients. Then it pays to look after each change, since a holder who doesn't
+    /// know of the line won't grant anything.
+    void stands_at(const std::string& where, bool first) noexcept;
     /// He goes: if he is the first, it is for the next one to ask the server now and then.
-    void wake_next() noexcept;
+    /// `served`: with the lease; then that matters only where leases are not granted by the line.
+    void wake_next(bool served) noexcept;
     /// The others of his line are to give a sign of life.
     void wake_others() noexcept;
     /// After a lease that came to nothing: he is in the queue as before.

@@ -87,7 +87,7 @@ void WaitingRoom::look_after_change(KeyQueue& queue, Instant now) noexcept {
   queue.changed = false;
   queue.seen_free = false;
   if (queue.empty()) return;
-  const bool for_line = queue.waiters.empty();
+  const bool for_line = queue.waiters.empty() && !queue.heads_line;
   if (!for_line && now - queue.handed_on_at < own_lease_settles) {
     return set_look(queue, queue.handed_on_at + own_lease_settles);
   }
@@ -262,6 +262,7 @@ News WaitingRoom::Place::wait(Instant until, const std::stop_token& stop, bool l
     const std::lock_guard lock{room_.mutex_};
     waiter_->word.store(0, std::memory_order_relaxed);
     auto news = std::exchange(waiter_->news, News{});
+    news.called = in_time;
     if (!in_time || !late || news.grant || news.baton || stop.stop_requested()) return news;
   }
 }
@@ -271,10 +272,13 @@ bool WaitingRoom::Place::is_first() const noexcept {
   return list_.front() == waiter_;
 }
 
-void WaitingRoom::Place::stands_at(const std::string& where) noexcept {
+void WaitingRoom::Place::stands_at(const std::string& where, bool first) noexcept {
   std::uint64_t place = 0;
   (void)std::from_chars(where.data(), where.data() + where.size(), place);
   const std::lock_guard lock{room_.mutex_};
+  if (first && !std::exchange(queue_.heads_line, true) && !queue_.asking) {
+    room_.set_look(queue_, Clock::now());
+  }
   if (waiter_->place == place) return;
   waiter_->place = place;
   auto before = list_.end();
@@ -286,9 +290,11 @@ void WaitingRoom::Place::stands_at(const std::string& where) noexcept {
   list_.splice(before, list_, self_);
 }
 
-void WaitingRoom::Place::wake_next() noexcept {
+void WaitingRoom::Place::wake_next(bool served) noexcept {
   const std::lock_guard lock{room_.mutex_};
-  if (list_.front() == waiter_ && list_.size() > 1) wake(**std::next(list_.begin()));
+  if (list_.front() != waiter_) return;
+  const bool headed = std::exchange(queue_.heads_line, false);
+  if ((headed || !served) && list_.size() > 1) wake(**std::next(list_.begin()));
 }
 
 void WaitingRoom::Place::wake_others() noexcept {

@@ -34,6 +34,7 @@ struct LineStep {
   std::uint64_t granted = 0;  ///< the number of another ticket of this process that got it
   bool missed = false;        ///< we had been taken out of the line
   Clock::time_point sent{};
+  bool first = false;  ///< nobody is before us in line
   std::optional<Failure> failure;
 };
 

@@ -18,6 +18,9 @@ constexpr std::string_view nobody = "-";
 // A line without a sign of life for that long is gone.
 constexpr std::chrono::milliseconds line_lasts{60'000};
 
+// See lua/line.lua.
+constexpr std::size_t reply_size = 5;
+
 // Leaving may take that long, though the time of the wait is over.
 constexpr std::chrono::milliseconds least_patience{50};
 
@@ -116,11 +119,12 @@ LineStep LineStore::step(std::string_view verb, std::string_view key, Ticket& ti
   if (outcome.kind != wire::Outcome::Kind::answered) {
     result.failure = leases_.failure("acquire", key, outcome);
     if (outcome.kind == wire::Outcome::Kind::in_doubt) give_up(key, ticket, outcome);
-  } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == 4) {
+  } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == reply_size) {
     result.ours = reply.elements[0].integer == 1;
     result.granted = static_cast<std::uint64_t>(reply.elements[1].integer);
     if (verb == "join" && !result.ours) ticket.place = reply.elements[2].text;
     result.missed = reply.elements[3].integer == 1;
+    result.first = reply.elements[4].integer == 1;
   } else {
     result.failure = leases_.refusal("acquire", key, ticket.token.reveal(), reply);
   }
@@ -194,7 +198,7 @@ Comparison LineStore::answer_to_post(std::string_view key, std::string_view toke
 Comparison LineStore::comparison_of(std::string_view key, std::string_view token,
                                     const wire::Outcome& outcome, std::uint64_t& granted) const {
   const auto& reply = outcome.reply;
-  if (reply.type != wire::Reply::Type::array || reply.elements.size() != 4) {
+  if (reply.type != wire::Reply::Type::array || reply.elements.size() != reply_size) {
     return leases_.comparison_of("release", key, token, outcome);
   }
   granted = static_cast<std::uint64_t>(reply.elements[1].integer);
