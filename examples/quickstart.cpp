@@ -108,8 +108,10 @@ void count_stock(redlease::Client& redis) {
 
 void print_in_turn(redlease::Client& redis) {
   // [fifo]
-  // In order of arrival, over all processes that wait like this; the dead are passed over.
-  auto turn = redis.acquire("printer:3", {.at_most = 5s, .order = redlease::Order::fifo});
+  // In order of arrival, over all processes that wait like this. Waiters who died are passed over;
+  // a holder who died has the lease until its ttl ends.
+  auto turn = redis.acquire("printer:3", {.at_most = 5s, .order = redlease::Order::fifo},
+                            {.ttl = 2s, .auto_renew = true});
   // [fifo]
   say(turn ? "printer 3: printed" : "printer 3: busy");
 }

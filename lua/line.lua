@@ -32,10 +32,10 @@ local function parse(ticket)
   return string.match(ticket, '^([^:]+):(%d+):(%d+):(.*)$')
 end
 
--- Takes the ticket out of the line, and all others of its process.
+-- Takes the ticket out of the line, and all others of its process; but ours lives: it is asking.
 local function dismiss(ticket, process)
   redis.call('ZREM', line, ticket)
-  if process == '-' then
+  if process == '-' or process == ours then
     return
   end
   for _, other in ipairs(redis.call('ZRANGE', line, 0, -1)) do

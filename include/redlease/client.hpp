@@ -68,11 +68,11 @@ class Client {
 
   /// Tries until the lease is held or the wait ends, which `wait.at_most` bounds with all that
   /// happens within. One that is given back or ends, whoever held it, is had one or two round trips
-  /// later; a release within this client hands it on without a gap. docs/waiting.md tells how, and
-  /// which order is promised. Empty if the wait ended: time, attempts, a stop request, or
-  /// `still_needed` said no. A stop request ends a pause at once, an attempt under way when that
-  /// has its answer. Trouble that may pass is waited out; if it lasts to the end, its Error is
-  /// thrown.
+  /// later, if no other client has it first; a release within this client hands it on without a
+  /// gap. docs/waiting.md tells how, and which order is promised. Empty if the wait ended: time,
+  /// attempts, a stop request, or `still_needed` said no. A stop request ends a pause at once, an
+  /// attempt under way when that has its answer. Trouble that may pass is waited out; if it lasts
+  /// to the end, its Error is thrown.
   [[nodiscard]] std::optional<Lease> acquire(std::string_view key, const Wait& wait,
                                              const LeaseOptions& options = {});
 

@@ -61,17 +61,20 @@ enum class Order {
   any,   ///< within a client, the order of arrival. Among clients, turns of at most 16 leases or
          ///< 50 ms (longer while no other comes), then the others get theirs, in no strict order
   fifo,  ///< the order of arrival among all clients that wait like this, by a line at the server
-         ///< beside the key. One who died or was stopped is passed over within a second
+         ///< beside the key. A waiter who died or was suspended is passed over within a second.
+         ///< While the line of a busy key isn't empty, those with Order::any get nothing
 };
 
 /// How long, and for how long it makes sense, to wait for a key that is held.
 struct Wait {
-  Duration at_most;               ///< bounds the whole call; 0: one attempt, as try_acquire()
-  std::optional<int> attempts{};  ///< at least 1; those that he makes himself, see Backoff
+  Duration at_most;  ///< has no default; bounds the whole call. 0: one attempt, as try_acquire()
+                     ///< (with Order::fifo not before those who stand in line)
+  std::optional<int> attempts{};  ///< at least 1; being woken counts for none, see Backoff
   Backoff backoff{};
   std::stop_token stop{};                ///< ends the wait when requested
   std::function<bool()> still_needed{};  ///< asked before each further attempt, and before a
-                                         ///< lease that was waited for is handed out
+                                         ///< lease that was waited for is handed out; not when
+                                         ///< the first attempt has it. Must be quick
   Order order = Order::any;
 };
 

@@ -786,5 +786,20 @@ TEST_F(FifoTest, B51AThousandMixedCycles) {
   expect_nothing_left();
 }
 
+// A lease that always comes too late is not asked for without a pause.
+TEST_F(FifoTest, B51ALeaseThatComesTooLate) {
+  FaultProxy proxy{server.port()};
+  Client far{proxy.url(), patient()};
+  far.ping();
+  proxy.delay_replies(20ms);
+  auto wait = in_line(20s);
+  wait.attempts = 4;
+  EXPECT_THAT(thrown_by([&] { return far.acquire("k", wait, {.ttl = 5ms}).has_value(); }),
+              failed(errc::unavailable, "late"));
+  EXPECT_LE(proxy.requests_seen("\r\njoin\r\n"), 5U);
+  proxy.pass_through();
+  EXPECT_TRUE(becomes_absent("k"));
+}
+
 }  // namespace
 }  // namespace redlease::test

@@ -499,5 +499,42 @@ TEST_F(Handoff, ALongHeldLeaseIsReallyReleased) {
   EXPECT_LT(watch.elapsed(), 2 * at_once);
 }
 
+// A run ends in time, too, when its leases are held for longer than their ttl.
+TEST_F(Handoff, ARunOfRenewedLeasesEndsInTime) {
+  std::vector<std::jthread> threads;
+  for (int n = 0; n < 3; ++n) {
+    threads.emplace_back([&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        const auto lease =
+            client.acquire("k", {.at_most = 20s}, {.ttl = 200ms, .auto_renew = true});
+        const Stopwatch watch;
+        if (lease) eventually(300ms, [&] { return watch.elapsed() >= 250ms; });
+      }
+    });
+  }
+  for (int turn = 0; turn < 3; ++turn) EXPECT_TRUE(other.acquire("k", {.at_most = 20s}));
+}
+
+// Where a server refuses tracking, clients step back, too.
+TEST_F(Handoff, ClientsTakeTurnsWithoutTracking) {
+  server.admin("ACL", "SETUSER", "poor", "on", ">secret", "~*", "&*", "+@all", "-client|tracking");
+  const auto url = "redis://poor:secret@127.0.0.1:" + std::to_string(server.port());
+  std::array<std::atomic<int>, 2> turns{};
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<std::jthread> threads;
+  for (auto& of_client : turns) {
+    auto& mine = *clients.emplace_back(std::make_unique<Client>(url));
+    for (int n = 0; n < 4; ++n) {
+      threads.emplace_back([&mine, &of_client](const std::stop_token& stop) {
+        while (!stop.stop_requested()) {
+          if (mine.acquire("k", {.at_most = 20s}, {.ttl = 60s})) ++of_client;
+        }
+      });
+    }
+  }
+  EXPECT_TRUE(eventually(30s, [&] { return turns[0] > 20 && turns[1] > 20; }))
+      << turns[0] << " and " << turns[1];
+}
+
 }  // namespace
 }  // namespace redlease::test

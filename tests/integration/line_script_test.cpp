@@ -411,5 +411,21 @@ TEST_F(LineScript, TellsTheFirstThatHeIsTheFirst) {
   EXPECT_TRUE(join("q", ticket("q", 1, "b"), second.place).first);
 }
 
+// A grant that was missed takes its process out of the line, but not the one who is asking.
+TEST_F(LineScript, WhoAsksLives) {
+  const auto ear = ear_of("p");
+  hold();
+  const auto first = join("p", ticket("p", 1, "a"));
+  const auto second = join("p", ticket("p", 2, "b"));
+  const auto third = join("p", ticket("p", 3, "c"));
+  window = 50ms;
+  EXPECT_EQ(run("release", "q", "holder").ours, 1);
+  EXPECT_TRUE(eventually(10s, [&] { return !server.exists("k"); }));
+  window = 10s;
+  EXPECT_EQ(join("p", ticket("p", 2, "b"), second.place).ours, 1);
+  EXPECT_EQ(server.get("k"), "b");
+  EXPECT_THAT(in_line(), ElementsAre(ticket("p", 3, "c")));
+}
+
 }  // namespace
 }  // namespace redlease::test

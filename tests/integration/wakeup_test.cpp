@@ -538,5 +538,13 @@ TEST_F(Wakeup, NothingOfItOutlivesTheClient) {
   EXPECT_TRUE(eventually(at_once, [&] { return watching_connections(server) == 0; }));
 }
 
+// A key that lives for centuries is looked at as seldom as one that lives for ever.
+TEST_F(Wakeup, AFarAwayExpiryIsNoReasonToLook) {
+  server.admin("SET", "k", "stranger");
+  server.admin("EXPIRE", "k", 9'999'999'999);
+  EXPECT_FALSE(client.acquire("k", {.at_most = 500ms}));
+  EXPECT_LE(server.command_calls("pttl"), 20);
+}
+
 }  // namespace
 }  // namespace redlease::test

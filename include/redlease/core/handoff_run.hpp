@@ -32,6 +32,8 @@ class HandoffRun {
     count_ = 0;
     since_ = now;
   }
+  /// It is known that a run has begun, and not ended.
+  bool is_on() const noexcept { return since_ != Instant{}; }
   bool may_go_on(Instant now) const noexcept {
     return count_ < std::min(first_count << doublings_, last_count) &&
            now - since_ < longest_span(doublings_);
@@ -39,7 +41,7 @@ class HandoffRun {
   void handed_on() noexcept { ++count_; }
   /// The key was really given back.
   void end(Instant now) noexcept {
-    length_ = since_ == Instant{} ? first_span : std::max(now - since_, step_back);
+    length_ = is_on() ? std::max(now - since_, step_back) : first_span;
     ended_ = now;
     since_ = {};
   }

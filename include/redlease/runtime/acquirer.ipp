@@ -40,10 +40,11 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   if (wait.stop.stop_requested()) return contended();
   bool held = false;
   if (terms_.in_line) {
-    const bool try_first = step_back(plan) || !plan.has_many() || !backend_.room.hears_grants();
     const bool many = plan.has_many();
-    held = try_first && take_in_line(plan);
-    if (try_first) plan.count_attempt();
+    if (step_back(plan) || !many || !backend_.room.hears_grants()) {
+      held = take_in_line(plan);
+      plan.count_attempt();
+    }
     if (!held && many) {
       held = wait_in_line(wait, plan);
       if (held) backend_.turns.begin(key_, Clock::now());
@@ -64,9 +65,9 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
 
 // Lets others have the key when this process has had it for long enough. True if it did.
 bool Acquirer::step_back(const core::WaitPlan& plan) {
-  if (!plan.has_many() || !backend_.turns.is_over(key_, start_)) return false;
-  const auto until = std::min(plan.deadline(), start_ + core::HandoffRun::step_back);
-  std::this_thread::sleep_for(until - start_);
+  if (!plan.expects_more(start_ + core::HandoffRun::step_back)) return false;  // no time for that
+  if (!backend_.turns.is_over(key_, start_)) return false;
+  std::this_thread::sleep_for(core::HandoffRun::step_back);
   return true;
 }
 
@@ -135,9 +136,12 @@ bool Acquirer::wait_in_queue(const Wait& wait, core::WaitPlan& plan) {
     if (!more) break;
     if (!place.is_first()) {
       place.heard(answered_at_, trouble_);
-    } else if (attempt(plan, &place)) {
-      return true;
+      continue;
     }
+    // Two milliseconds at most.
+    const auto pause = std::min(place.not_before(), plan.deadline()) - Clock::now();
+    if (pause.count() > 0) std::this_thread::sleep_for(pause);
+    if (attempt(plan, &place)) return true;
   }
   return false;
 }
@@ -264,9 +268,9 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     // Whoever else of this process was in line has been taken out of it, too.
     if (step.missed && !fresh && place.is_first()) place.wake_others();
     if (!step.ours && !step.failure) place.stands_at(ticket.place, step.first);
-    if (step.ours) return accept(ticket, step.sent, plan) ? Stay::granted : Stay::ticket_void;
-    const bool in_doubt = step.failure && step.failure->in_doubt;
-    note(std::move(step.failure), began, plan);
+    if (step.ours && accept(ticket, step.sent, plan)) return Stay::granted;
+    const bool used_up = step.ours || (step.failure && step.failure->in_doubt);
+    if (!step.ours) note(std::move(step.failure), began, plan);
     // Who hears, or doesn't any more, needs another ticket.
     const bool other_ticket = ticket.deaf == backend_.room.hears_grants();
     if (other_ticket && !trouble_ && !wait.attempts) return Stay::ticket_void;
@@ -279,12 +283,12 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
       trouble_.reset();
       return Stay::over;
     }
-    // What a ticket in doubt is granted goes on to the next one: see LineStore::join().
-    if (news->grant && !in_doubt) {
+    // What such a ticket is granted goes on to the next one: see LineStore::join().
+    if (news->grant && !used_up) {
       return accept(ticket, news->grant->sent, plan) ? Stay::granted : Stay::ticket_void;
     }
     if (!next && Clock::now() >= plan.deadline()) return Stay::over;
-    if (in_doubt) return Stay::ticket_void;
+    if (used_up) return Stay::ticket_void;
   }
 }
 

@@ -168,7 +168,16 @@ void LeaseCore::release() {
     state_.begin_release();
   }
 
-  auto found = give_back();
+  store::Comparison found;
+  try {
+    found = give_back();
+  } catch (...) {
+    // Out of memory, most likely: nobody knows whether it was sent.
+    const std::lock_guard lock{mutex_};
+    doubted_ = true;
+    state_.release_in_doubt();
+    throw;
+  }
 
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
@@ -214,8 +223,10 @@ store::Comparison LeaseCore::give_back() {
     return std::move(handed.given);
   }
   auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
-  backend_->turns.released(key_, Clock::now());
-  room.released(key_);
+  if (!found.failure) {
+    backend_->turns.released(key_, Clock::now());
+    room.released(key_);
+  }
   return found;
 }
 
@@ -225,7 +236,7 @@ store::Comparison LeaseCore::give_back_in_line() {
   auto found = backend_->line.release(key_, token_.reveal(), Clock::time_point::max(), granted);
   if (granted != 0) {
     backend_->room.granted(granted, found.sent);
-  } else {
+  } else if (!found.failure) {
     backend_->turns.released(key_, Clock::now());
     backend_->room.released(key_);
   }
@@ -288,9 +299,14 @@ std::optional<store::Grant> LeaseCore::pass_on(std::unique_ptr<LeaseCore> core,
     if (now >= core->state_.valid_until()) core->state_.lost(LossReason::expired, now);
     if (core->is_lost(now)) return std::nullopt;
   }
-  auto handed = core->backend_->store.hand_over(core->key_, core->token_.reveal(), heir, limit);
-  if (!core->conclude(handed.given)) (void)core.release();  // it is on_answer()'s now
-  return handed.grant;
+  try {
+    auto handed = core->backend_->store.hand_over(core->key_, core->token_.reveal(), heir, limit);
+    if (!core->conclude(handed.given)) (void)core.release();  // it is on_answer()'s now
+    return handed.grant;
+  } catch (...) {
+    if (core) hand_on_or_post(std::move(core));
+    throw;
+  }
 }
 
 void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {

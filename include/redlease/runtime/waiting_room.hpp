@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <boost/intrusive/set.hpp>
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <limits>
 #include <list>
 #include <memory>
@@ -13,7 +16,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include <redlease/clock.hpp>
 #include <redlease/core/handoff_run.hpp>
@@ -130,6 +132,8 @@ class WaitingRoom {
     void wake_next(bool served) noexcept;
     /// The others of his line are to give a sign of life.
     void wake_others() noexcept;
+    /// Others have the key for themselves until then.
+    Instant not_before() const noexcept;
     /// After a lease that came to nothing: he is in the queue as before.
     void back_in_line() noexcept;
     /// Leaves; returns what came too late.

@@ -294,7 +294,9 @@ void WaitingRoom::Place::wake_next(bool served) noexcept {
   const std::lock_guard lock{room_.mutex_};
   if (list_.front() != waiter_) return;
   const bool headed = std::exchange(queue_.heads_line, false);
-  if ((headed || !served) && list_.size() > 1) wake(**std::next(list_.begin()));
+  // He is still there when the next one looks whether he is the first.
+  list_.splice(list_.end(), list_, self_);
+  if ((headed || !served) && list_.front() != waiter_) wake(*list_.front());
 }
 
 void WaitingRoom::Place::wake_others() noexcept {
@@ -333,6 +335,11 @@ void WaitingRoom::Place::back_in_line() noexcept {
   if (!queue_.asking) room_.set_look(queue_, Clock::now());
 }
 
+WaitingRoom::Instant WaitingRoom::Place::not_before() const noexcept {
+  const std::lock_guard lock{room_.mutex_};
+  return queue_.not_before;
+}
+
 // ---- handing on --------------------------------------------------------------------------------
 
 std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
@@ -343,7 +350,7 @@ std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
   auto first = first_of(queue->waiters);
   const auto now = Clock::now();
   // A lease that the room hasn't heard of, one of try_acquire().
-  if (queue->ours_until <= now) queue->run.begin(now, false);
+  if (!queue->run.is_on()) queue->run.begin(now, false);
   if (!first || !queue->run.may_go_on(now)) return std::nullopt;
   if (queue->candidate) return std::nullopt;  // his turn is before all others'
   std::optional<Heir> heir{Heir{*this, std::string{key}, std::move(first)}};
@@ -547,14 +554,8 @@ void WaitingRoom::watch(bool on, bool hears_grants, Instant now) noexcept {
       }
     }
     if (queue->empty()) continue;
-    if (on) {
-      if (!queue->asking) set_look(*queue, now);
-      // Grants may have been missed.
-      for (const auto& waiter : queue->line) wake(*waiter);
-    } else {
-      tell_first(*queue);
-      for (const auto& waiter : queue->line) wake(*waiter);
-    }
+    on ? set_look(*queue, now) : tell_first(*queue);
+    for (const auto& waiter : queue->line) wake(*waiter);  // grants may have been missed
   }
 }
 

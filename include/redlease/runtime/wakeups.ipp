@@ -57,6 +57,7 @@ void Wakeups::run() noexcept {
     auto next = stream_.wake_at(now);
     if (stream_.closed() && !room_.empty()) next = std::min(next, open_at_);
     next = room_.set_alarm(next, std::exchange(went_off_, false));
+    if (stopping_.load()) break;  // the ring for it may just have been overwritten
     went_off_ = wait_until(next);
   }
   // Nobody waits any more. What is under way is given back with the client's last words.

@@ -69,6 +69,9 @@ struct KeyContent {
 /// EVALSHA whose answer nobody waits for is safe then. SCRIPT FLUSH may come at any time.
 inline constexpr std::chrono::milliseconds cache_trust{10};
 
+/// What lives for longer lives for ever, as far as anybody waits for its end.
+inline constexpr std::chrono::milliseconds longest_ttl = std::chrono::hours{24 * 365 * 100};
+
 /// The server doesn't know the script: send its text.
 bool is_no_script(const wire::Outcome& outcome) noexcept;
 

@@ -274,7 +274,9 @@ std::optional<std::chrono::milliseconds> LeaseStore::time_to_live(std::string_vi
                                                                   Clock::time_point limit) {
   const auto outcome = look(Command{"PTTL", key}, deadline(limit));
   if (!answered(outcome) || outcome.reply.type != Reply::Type::integer) return std::nullopt;
-  if (outcome.reply.integer == -1) return std::nullopt;
+  if (outcome.reply.integer == -1 || outcome.reply.integer > longest_ttl.count()) {
+    return std::nullopt;
+  }
   return std::chrono::milliseconds{std::max<std::int64_t>(outcome.reply.integer, 0)};
 }
 

@@ -188,7 +188,8 @@ void WatchStream::see(const Reply& reply) {
   }
   auto asked = std::move(under_way_.front());
   under_way_.pop_front();
-  if (asked.kind != Sighting::Kind::looked && asked.kind != Sighting::Kind::tried) return;
+  const bool given_back = asked.kind == Sighting::Kind::unreleased && !reply.is_error();
+  if (asked.kind == Sighting::Kind::changed || given_back) return;
   Sighting sighting;
   sighting.kind = asked.kind;
   sighting.key = std::move(asked.key);
@@ -196,14 +197,17 @@ void WatchStream::see(const Reply& reply) {
     if (reply.type != Reply::Type::integer) {
       sighting.kind = Sighting::Kind::failed;
     } else if (reply.integer != -2) {
-      sighting.ttl = reply.integer < 0 ? std::chrono::milliseconds::max()
-                                       : std::chrono::milliseconds{reply.integer};
+      const bool endless = reply.integer < 0 || reply.integer > longest_ttl.count();
+      sighting.ttl =
+          endless ? std::chrono::milliseconds::max() : std::chrono::milliseconds{reply.integer};
     }
   } else {
     sighting.token = asked.token;
     sighting.span = asked.span;
     sighting.sent = asked.sent;
-    if (reply.type == Reply::Type::status && reply.text == "OK") {
+    if (asked.kind == Sighting::Kind::unreleased) {
+      // Refused: it is tried again elsewhere.
+    } else if (reply.type == Reply::Type::status && reply.text == "OK") {
       sighting.acquisition.grant.emplace(Grant{*asked.token, asked.sent});
     } else if (reply.type != Reply::Type::nil) {
       const bool refused = reply.is_error();
