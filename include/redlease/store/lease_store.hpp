@@ -65,9 +65,24 @@ struct KeyContent {
   std::string beginning;  ///< of a string, up to 512 bytes
 };
 
-/// Within this time after an answer of a script the server surely has it in its cache still: an
-/// EVALSHA whose answer nobody waits for is safe then. SCRIPT FLUSH may come at any time.
-inline constexpr std::chrono::milliseconds cache_trust{10};
+/// Knows whether the server surely has a script in its cache: for a moment after an answer of it.
+/// An EVALSHA whose answer nobody waits for is safe then; SCRIPT FLUSH may come at any time.
+/// Thread-safe.
+class ScriptInCache {
+ public:
+  bool is_sure(Clock::time_point now) const noexcept {
+    const Clock::time_point seen{Clock::duration{seen_.load(std::memory_order_relaxed)}};
+    return seen + trust > now;
+  }
+  void note(const wire::Outcome& outcome) noexcept {
+    if (outcome.kind != wire::Outcome::Kind::answered || outcome.reply.is_error()) return;
+    seen_.store(outcome.sent.time_since_epoch().count(), std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds trust{10};
+  std::atomic<Clock::rep> seen_{Clock::time_point::min().time_since_epoch().count()};
+};
 
 /// What lives for longer lives for ever, as far as anybody waits for its end.
 inline constexpr std::chrono::milliseconds longest_ttl = std::chrono::hours{24 * 365 * 100};
@@ -147,7 +162,6 @@ class LeaseStore {
   Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
                            const wire::Outcome& outcome) const;
   Comparison compare(std::string_view key, std::string_view token, Clock::time_point until);
-  void note_release_cached(const wire::Outcome& outcome) noexcept;
   Acquisition acquisition_of(std::string_view key, const Token& token, const Span& span,
                              const wire::Outcome& outcome);
   void clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
@@ -162,8 +176,7 @@ class LeaseStore {
 
   wire::Pipelines& pipelines_;
   const std::string server_;
-  // When release.lua last answered. See post_release().
-  std::atomic<Clock::rep> release_cached_at_{Clock::time_point::min().time_since_epoch().count()};
+  ScriptInCache release_in_cache_;  // see post_release()
 };
 
 }  // namespace redlease::inline v1::store

@@ -186,11 +186,8 @@ Handover LeaseStore::resolve_handover(std::string_view key, std::string_view tok
 void LeaseStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
                               void* context) {
   const auto now = Clock::now();
-  const Clock::time_point cached_at{
-      Clock::duration{release_cached_at_.load(std::memory_order_relaxed)}};
-  const bool cached = cached_at + cache_trust > now;
-  const auto command =
-      cached ? evalsha(lua::release, key, {token}) : eval_text(lua::release, key, {token});
+  const auto command = release_in_cache_.is_sure(now) ? evalsha(lua::release, key, {token})
+                                                      : eval_text(lua::release, key, {token});
   pipelines_.post(key, command, now + pipelines_.timeouts().command, done, context);
 }
 
@@ -236,13 +233,8 @@ Comparison LeaseStore::comparison_of(std::string_view operation, std::string_vie
 
 Comparison LeaseStore::answer_to_post(std::string_view key, std::string_view token,
                                       const Outcome& outcome) {
-  note_release_cached(outcome);
+  release_in_cache_.note(outcome);
   return comparison_of("release", key, token, outcome);
-}
-
-void LeaseStore::note_release_cached(const Outcome& outcome) noexcept {
-  if (!answered(outcome) || outcome.reply.is_error()) return;
-  release_cached_at_.store(outcome.sent.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 // ---- looking -----------------------------------------------------------------------------------
@@ -308,7 +300,7 @@ Outcome LeaseStore::eval(const lua::Script& script, std::string_view key, Argume
   if (is_no_script(outcome)) {
     outcome = pipelines_.call(eval_text(script, key, arguments), deadline);
   }
-  if (&script == &lua::release) note_release_cached(outcome);
+  if (&script == &lua::release) release_in_cache_.note(outcome);
   return outcome;
 }
 

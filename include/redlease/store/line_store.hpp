@@ -1,7 +1,6 @@
 #ifndef REDLEASE_STORE_LINE_STORE_HPP
 #define REDLEASE_STORE_LINE_STORE_HPP
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -80,14 +79,12 @@ class LineStore {
                 Clock::time_point limit);
   Comparison comparison_of(std::string_view key, std::string_view token,
                            const wire::Outcome& outcome, std::uint64_t& granted) const;
-  void note_cached(const wire::Outcome& outcome) noexcept;
   void give_up(std::string_view key, const Ticket& ticket, const wire::Outcome& doubtful);
 
   LeaseStore& leases_;
   wire::Pipelines& pipelines_;
   const std::string process_;
-  // When line.lua last answered. See LeaseStore::post_release().
-  std::atomic<Clock::rep> cached_at_{Clock::time_point::min().time_since_epoch().count()};
+  ScriptInCache in_cache_;  // see LeaseStore::post_release()
 };
 
 }  // namespace redlease::inline v1::store

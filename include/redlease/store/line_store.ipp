@@ -95,7 +95,7 @@ wire::Outcome LineStore::call(std::string_view verb, std::string_view key, std::
     outcome =
         pipelines_.call(command(By::text, verb, key, process_, subject, place), deadline, key);
   }
-  note_cached(outcome);
+  in_cache_.note(outcome);
   return outcome;
 }
 
@@ -181,8 +181,7 @@ Comparison LineStore::release(std::string_view key, std::string_view token, Cloc
 void LineStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
                              void* context) {
   const auto now = Clock::now();
-  const Clock::time_point cached_at{Clock::duration{cached_at_.load(std::memory_order_relaxed)}};
-  const auto by = cached_at + cache_trust > now ? By::sha1 : By::text;
+  const auto by = in_cache_.is_sure(now) ? By::sha1 : By::text;
   // Nobody waits for the reply, so it must not be the only one to tell of a grant.
   pipelines_.post(key, command(by, "release", key, nobody, token, "0"),
                   now + pipelines_.timeouts().command, done, context);
@@ -190,7 +189,7 @@ void LineStore::post_release(std::string_view key, std::string_view token, wire:
 
 Comparison LineStore::answer_to_post(std::string_view key, std::string_view token,
                                      const wire::Outcome& outcome) {
-  note_cached(outcome);
+  in_cache_.note(outcome);
   std::uint64_t granted = 0;
   return comparison_of(key, token, outcome, granted);
 }
@@ -207,11 +206,6 @@ Comparison LineStore::comparison_of(std::string_view key, std::string_view token
   first.sent = outcome.sent;
   first.reply = reply.elements[0];
   return leases_.comparison_of("release", key, token, first);
-}
-
-void LineStore::note_cached(const wire::Outcome& outcome) noexcept {
-  if (outcome.kind != wire::Outcome::Kind::answered || outcome.reply.is_error()) return;
-  cached_at_.store(outcome.sent.time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 }  // namespace redlease::inline v1::store
