@@ -70,6 +70,7 @@ struct KeyQueue : boost::intrusive::set_base_hook<boost::intrusive::optimize_siz
   std::list<std::shared_ptr<Waiter>> waiters;
   std::list<std::shared_ptr<Waiter>> line;
   bool heads_line = false;  // the first of them is the first of all clients', as far as is known
+  Instant granted_at{};     // when the line last granted the lease to one of them
   bool empty() const noexcept { return waiters.empty() && line.empty(); }
 
   Instant look_at = never;   // when to ask the server
@@ -124,8 +125,8 @@ class WaitingRoom {
     /// He is, so that it is his part to ask the server now and then.
     bool is_first() const noexcept;
     /// The server told his place in line: those of this client stand in the same order.
-    /// `first`: of all clients. Then it pays to look after each change, since a holder who doesn't
-    /// know of the line won't grant anything.
+    /// `first`: of all clients. Then it pays to look after each change, unless the line has granted
+    /// leases lately: a holder who doesn't know of it won't.
     void stands_at(const std::string& where, bool first) noexcept;
     /// He goes: if he is the first, it is for the next one to ask the server now and then.
     /// `served`: with the lease; then that matters only where leases are not granted by the line.
@@ -252,6 +253,7 @@ class WaitingRoom {
   KeyQueue* find(std::string_view key) noexcept;
   void set_look(KeyQueue& queue, Instant when) noexcept;
   void look_after_change(KeyQueue& queue, Instant now) noexcept;
+  Waiter* granted_to(std::uint64_t number) noexcept;
   void answered(KeyQueue& queue, Instant now) noexcept;
   KeyQueue& make_queue(std::string_view key);
   static std::shared_ptr<Waiter> first_of(const Place::List& list) noexcept;
@@ -271,7 +273,11 @@ class WaitingRoom {
   std::atomic<bool> hears_grants_{false};
   std::atomic<std::uint32_t> watch_decided_{0};  // 1: on, or not to be had now
   std::atomic<std::uint64_t> numbers_{0};
-  std::unordered_map<std::uint64_t, Waiter*> in_line_;
+  struct InLine {
+    Waiter* waiter;
+    KeyQueue* queue;
+  };
+  std::unordered_map<std::uint64_t, InLine> in_line_;
   Instant sweep_at_ = KeyQueue::never;
   Timer* alarm_ = nullptr;
   Instant rings_at_ = KeyQueue::never;

@@ -190,7 +190,7 @@ WaitingRoom::Place WaitingRoom::enter_line(std::string_view key, const store::Sp
   auto waiter = std::make_shared<Waiter>(span, &ticket);
   const std::lock_guard lock{mutex_};
   auto& queue = make_queue(key);
-  in_line_.emplace(ticket.number, waiter.get());
+  in_line_.emplace(ticket.number, InLine{waiter.get(), &queue});
   try {
     queue.line.push_back(std::move(waiter));
   } catch (...) {
@@ -215,16 +215,24 @@ KeyQueue& WaitingRoom::make_queue(std::string_view key) {
   return queue;
 }
 
+// Null if he has gone.
+Waiter* WaitingRoom::granted_to(std::uint64_t number) noexcept {
+  const auto found = in_line_.find(number);
+  if (found == in_line_.end()) return nullptr;
+  auto& queue = *found->second.queue;
+  queue.granted_at = Clock::now();
+  queue.heads_line = false;
+  return found->second.waiter;
+}
+
 void WaitingRoom::granted(std::uint64_t number) noexcept {
   const std::lock_guard lock{mutex_};
-  const auto found = in_line_.find(number);
-  if (found != in_line_.end()) wake(*found->second);
+  if (auto* waiter = granted_to(number)) wake(*waiter);
 }
 
 void WaitingRoom::granted(std::uint64_t number, Instant sent) noexcept {
   const std::lock_guard lock{mutex_};
-  const auto found = in_line_.find(number);
-  if (found != in_line_.end()) deliver(*found->second, {*found->second->token, sent});
+  if (auto* waiter = granted_to(number)) deliver(*waiter, {*waiter->token, sent});
 }
 
 void WaitingRoom::await_watch(Instant until) noexcept {
@@ -276,8 +284,10 @@ void WaitingRoom::Place::stands_at(const std::string& where, bool first) noexcep
   std::uint64_t place = 0;
   (void)std::from_chars(where.data(), where.data() + where.size(), place);
   const std::lock_guard lock{room_.mutex_};
-  if (first && !std::exchange(queue_.heads_line, true) && !queue_.asking) {
-    room_.set_look(queue_, Clock::now());
+  const auto now = Clock::now();
+  const bool to_look = first && now - queue_.granted_at > store::LineStore::window;
+  if (to_look && !std::exchange(queue_.heads_line, true) && !queue_.asking) {
+    room_.set_look(queue_, now);
   }
   if (waiter_->place == place) return;
   waiter_->place = place;
