@@ -1,5 +1,6 @@
 -- Renews many leases at once: sets a new time to live for each key that holds its token, and tells
--- of the others. Never creates a key.
+-- of the others. Keys that stand together with one token are one lease: they are renewed, or else
+-- those that are ours are deleted, since it is lost. Never creates a key.
 --
 -- KEYS[i]          the lease's key
 -- ARGV[i]          its token
@@ -31,15 +32,30 @@ if tokens.err then -- denied to a user who needs no more than GET for all else
 end
 local common_ttl = #ARGV == count + 1 and ARGV[count + 1]
 local not_ours = {}
-for i = 1, count do
-  -- To MGET a key that is no string is as good as none.
-  local token = tokens[i] or get(KEYS[i])
-  if token == ARGV[i] then
-    call('PEXPIRE', KEYS[i], common_ttl or ARGV[count + i])
-  elseif type(token) == 'table' then
-    return token
-  else
-    not_ours[#not_ours + 1] = token and i or -i
+local first = 1
+while first <= count do
+  local last, held = first, true
+  while last < count and ARGV[last + 1] == ARGV[first] do
+    last = last + 1
   end
+  for i = first, last do
+    -- To MGET a key that is no string is as good as none.
+    local token = tokens[i] or get(KEYS[i])
+    if type(token) == 'table' then
+      return token
+    elseif token ~= ARGV[i] then
+      held = false
+      not_ours[#not_ours + 1] = token and i or -i
+    end
+    tokens[i] = token
+  end
+  for i = first, last do
+    if held then
+      call('PEXPIRE', KEYS[i], common_ttl or ARGV[count + i])
+    elseif tokens[i] == ARGV[i] then
+      call('DEL', KEYS[i])
+    end
+  end
+  first = last + 1
 end
 return not_ours

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include <redlease/fencing.hpp>
 #include <redlease/lease.hpp>
 #include <redlease/options.hpp>
 
@@ -30,6 +32,9 @@ class Inspection {
   const std::string& type() const noexcept { return type_; }
   /// Whether the key can be a lease: a short string that expires.
   bool is_lease() const noexcept { return !token_.empty() && ttl_.has_value(); }
+  /// The latest fencing number drawn for the key, if there was one, and its counter is beside the
+  /// key (see LeaseOptions::fence_key).
+  std::optional<FencingToken> fence() const noexcept { return fence_; }
 
  private:
   friend class Client;
@@ -37,6 +42,7 @@ class Inspection {
   std::string fingerprint_;
   std::optional<std::chrono::milliseconds> ttl_;
   std::string type_;
+  std::optional<FencingToken> fence_;
 };
 
 /// The way to leases on one Redis server. Thread-safe; one per process is enough: all threads
@@ -76,6 +82,21 @@ class Client {
   [[nodiscard]] std::optional<Lease> acquire(std::string_view key, const Wait& wait,
                                              const LeaseOptions& options = {});
 
+  /// One lease on several keys, all or none, at once: nobody who waits for several holds some of
+  /// them, so that orders over the same keys never block each other for good, whatever their order.
+  /// Order and duplicates in the list don't matter. The lease is renewed and released as one, and
+  /// if one key is lost it is lost as a whole: the others are given back. 1 to 1,000 keys (in a
+  /// Cluster of one slot), each as for try_acquire(). With fencing each key has a number of its
+  /// own. The destructor waits for the server's answer, for at most two command time-outs.
+  [[nodiscard]] std::optional<Lease> try_acquire_all(const std::vector<std::string>& keys,
+                                                     const LeaseOptions& options = {});
+  /// The same with a wait: whoever waits watches the key that was in the way, and tries again when
+  /// it is free. There is no promise of order: one who wants many keys may wait for long while
+  /// others want few. Order::fifo is for one key only.
+  [[nodiscard]] std::optional<Lease> acquire_all(const std::vector<std::string>& keys,
+                                                 const Wait& wait,
+                                                 const LeaseOptions& options = {});
+
   /// Acquires, calls `fn(Lease&)` only when the lease is held, and releases. Returns what `fn`
   /// returned, empty if the wait ended without a lease; for a void `fn`, whether it was called.
   /// Throws LeaseLost behind `fn` if the lease was lost meanwhile. If the lease was held
@@ -93,10 +114,19 @@ class Client {
   /// try_acquire(). Throws std::invalid_argument unless `inspection.is_lease()`.
   bool break_lease(std::string_view key, const Inspection& inspection);
 
+  /// For resources in Redis: sets `key` to `value`, unless somebody with a higher fencing number
+  /// has written there before; then nothing changes, and it returns false. The highest number is
+  /// remembered in a key beside it, in the same slot, which never expires; so all who write there
+  /// must write like this. `key` is the resource, not the lease's key. Blocks like try_acquire();
+  /// on Error{in_doubt} it may have been written, and may be called again with the same arguments.
+  /// Throws std::invalid_argument for a negative number.
+  bool fenced_write(std::string_view key, std::string_view value, FencingToken number);
+
   /// Throws Error unless the server answers. Connects if need be. Blocks like try_acquire().
   void ping();
 
  private:
+  static std::optional<Lease> wrap(std::unique_ptr<detail::LeaseCore> core);
   static void conclude(Lease& lease);
 
   std::shared_ptr<runtime::ClientState> state_;

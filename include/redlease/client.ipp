@@ -34,19 +34,35 @@ Client::Client(std::string_view url, ClientOptions options) {
 }
 
 std::optional<Lease> Client::try_acquire(std::string_view key, const LeaseOptions& options) {
-  detail::check_key(key);
-  detail::check(options);
-  auto core = detail::Acquirer{state_, key, options}.try_once();
-  if (!core) return std::nullopt;
-  return Lease{std::move(core)};
+  detail::check_key(key, options);
+  return wrap(detail::Acquirer{state_, store::Keys{key}, options}.try_once());
 }
 
 std::optional<Lease> Client::acquire(std::string_view key, const Wait& wait,
                                      const LeaseOptions& options) {
-  detail::check_key(key);
+  detail::check_key(key, options);
   detail::check(wait);
-  detail::check(options);
-  auto core = detail::Acquirer{state_, key, options, wait.order}.wait_for_it(wait);
+  return wrap(detail::Acquirer{state_, store::Keys{key}, options, wait.order}.wait_for_it(wait));
+}
+
+std::optional<Lease> Client::try_acquire_all(const std::vector<std::string>& keys,
+                                             const LeaseOptions& options) {
+  detail::check_keys(keys, options);
+  return wrap(detail::Acquirer{state_, store::Keys{keys}, options}.try_once());
+}
+
+std::optional<Lease> Client::acquire_all(const std::vector<std::string>& keys, const Wait& wait,
+                                         const LeaseOptions& options) {
+  detail::check_keys(keys, options);
+  detail::check(wait);
+  store::Keys all{keys};
+  if (all.several() && wait.order == Order::fifo) {
+    throw std::invalid_argument("order = fifo: is for one key, not for several");
+  }
+  return wrap(detail::Acquirer{state_, std::move(all), options, wait.order}.wait_for_it(wait));
+}
+
+std::optional<Lease> Client::wrap(std::unique_ptr<detail::LeaseCore> core) {
   if (!core) return std::nullopt;
   return Lease{std::move(core)};
 }
@@ -71,6 +87,7 @@ std::optional<Inspection> Client::inspect(std::string_view key) {
     inspection.fingerprint_ = detail::fingerprint_of(content->beginning);
     inspection.token_ = std::move(content->beginning);
   }
+  inspection.fence_ = content->number;
   return inspection;
 }
 
@@ -88,6 +105,15 @@ bool Client::break_lease(std::string_view key, const Inspection& inspection) {
                                     ": the key holds another token by now, or none"};
   }
   return broken;
+}
+
+bool Client::fenced_write(std::string_view key, std::string_view value, FencingToken number) {
+  detail::check_key(key);
+  if (number.value() < 0) {
+    throw std::invalid_argument("fenced_write: number = " + std::to_string(number.value()) +
+                                ": must not be negative");
+  }
+  return state_->here().store.fenced_write(key, value, number);
 }
 
 void Client::ping() { state_->here().store.ping(); }

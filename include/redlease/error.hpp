@@ -18,6 +18,8 @@ enum class errc {
   protocol,     ///< the peer does not speak the Redis protocol; a request to it may have run
   no_quorum,    ///< too few servers agreed (not in this version)
   no_replicas,  ///< too few replicas acknowledged (not in this version)
+  fence_regressed,  ///< a fencing number was not above one seen before: its counter was deleted, or
+                    ///< lost in a failover. No lease was handed out; see docs/fencing.md
 };
 
 const std::error_category& error_category() noexcept;

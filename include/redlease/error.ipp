@@ -29,6 +29,8 @@ class Category final : public std::error_category {
         return "too few servers agreed";
       case errc::no_replicas:
         return "too few replicas acknowledged";
+      case errc::fence_regressed:
+        return "the counter of the fencing numbers fell";
     }
     return "unknown error";
   }

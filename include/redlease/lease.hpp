@@ -4,12 +4,15 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include <redlease/duration.hpp>
 #include <redlease/error.hpp>
+#include <redlease/fencing.hpp>
 #include <redlease/token.hpp>
 
 namespace redlease::inline v1 {
@@ -71,10 +74,18 @@ class Lease {
   /// Client.)
   ~Lease();
 
-  /// The key, as given. Empty for a moved-from lease.
+  /// The key, as given; of several the first one in order. Empty for a moved-from lease.
   const std::string& key() const noexcept;
+  /// All keys, sorted, each once. Valid as long as the lease is.
+  std::span<const std::string> keys() const noexcept;
   /// The token in Redis. Throws std::invalid_argument for a moved-from lease.
   const Token& token() const;
+  /// The number that was drawn with the acquisition, for a resource that refuses lower ones: with
+  /// LeaseOptions::fencing. It stays the same for the life of the lease, and is to be used after
+  /// that, too: a resource refuses it when the next holder has begun. Throws std::invalid_argument
+  /// if there is none, or one for each of several keys: then name the key. Doesn't block.
+  FencingToken fencing_token() const;
+  FencingToken fencing_token(std::string_view key) const;
 
   /// How long the key stays ours for certain; zero unless held. It counts to the end of validity;
   /// with auto_renew or stop_token() the lease is lost `safety_margin` before that. Doesn't block.

@@ -1,6 +1,7 @@
 #ifndef REDLEASE_LEASE_IPP
 #define REDLEASE_LEASE_IPP
 
+#include <algorithm>
 #include <stdexcept>
 
 #include <redlease/lease.hpp>
@@ -51,7 +52,32 @@ Lease::~Lease() {
 
 const std::string& Lease::key() const noexcept {
   static const std::string none;
-  return core_ ? core_->key() : none;
+  return core_ ? core_->keys().first() : none;
+}
+
+std::span<const std::string> Lease::keys() const noexcept {
+  if (!core_) return {};
+  return core_->keys().all();
+}
+
+FencingToken Lease::fencing_token() const {
+  const auto& numbers = require(core_, "fencing_token").numbers();
+  if (numbers.size() == 1) return numbers.front();
+  throw std::invalid_argument("fencing_token: " + detail::quote(key()) +
+                              (numbers.empty() ? ": the lease was acquired without fencing"
+                                               : ": there is one for each of several keys"));
+}
+
+FencingToken Lease::fencing_token(std::string_view key) const {
+  const auto& core = require(core_, "fencing_token");
+  const auto keys = core.keys().all();
+  const auto found = std::find(keys.begin(), keys.end(), key);
+  if (found != keys.end() && !core.numbers().empty()) {
+    return core.numbers()[static_cast<std::size_t>(found - keys.begin())];
+  }
+  throw std::invalid_argument("fencing_token: " + detail::quote(key) +
+                              (found == keys.end() ? ": is no key of this lease"
+                                                   : ": the lease was acquired without fencing"));
 }
 
 const Token& Lease::token() const { return require(core_, "token").token(); }

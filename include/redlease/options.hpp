@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <redlease/duration.hpp>
 
@@ -42,9 +43,12 @@ struct LeaseOptions {
   std::optional<Duration> max_hold{};       ///< with auto_renew: no renewal begins later than that
                                             ///< after the acquisition. So the lease may be held for
                                             ///< nearly a ttl longer, and then it expires
-  bool fencing = false;                     ///< not in this version: refused with a clear error
-  int min_replicas = 0;                     ///< not in this version: anything but 0 is refused
-  std::string label{};                      ///< for metrics and events; never the key
+  bool fencing = false;     ///< with each acquisition a number is drawn: Lease::fencing_token()
+  std::string fence_key{};  ///< with fencing: the key of the counter to draw it from, which other
+                            ///< leases may share; in a Cluster it must be in the lease's slot. If
+                            ///< not given, one beside the lease's key. It never expires
+  int min_replicas = 0;     ///< not in this version: anything but 0 is refused
+  std::string label{};      ///< for metrics and events; never the key
 };
 
 /// A waiter is woken when the lease is his, or may be. Only in case that fails he looks by himself,
@@ -80,12 +84,16 @@ struct Wait {
 
 /// Keys are binary-safe and 1 to 65,536 bytes long.
 inline constexpr std::size_t max_key_size = 65536;
+/// A lease on several keys has up to so many.
+inline constexpr std::size_t max_keys = 1000;
 
 namespace detail {
 void check(const ClientOptions& options);
-void check(const LeaseOptions& options);
 void check(const Wait& wait);
 void check_key(std::string_view key);
+void check(const LeaseOptions& options);
+void check_key(std::string_view key, const LeaseOptions& options);
+void check_keys(const std::vector<std::string>& keys, const LeaseOptions& options);
 void check_ttl(const char* field, Duration ttl);
 }  // namespace detail
 

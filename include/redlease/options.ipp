@@ -66,6 +66,11 @@ void check_ttl(const char* field, Duration ttl) {
 
 namespace {
 
+void check_key_size(std::string_view field, std::string_view key) {
+  if (key.size() <= max_key_size) return;
+  refuse(field, quote(key), fmt::format("has {} bytes, the limit is {}", key.size(), max_key_size));
+}
+
 void check_keeping(const LeaseOptions& options) {
   const auto needs_auto_renew = [&options](std::string_view field,
                                            const std::optional<Duration>& value) {
@@ -104,7 +109,12 @@ void check_keeping(const LeaseOptions& options) {
 void check(const LeaseOptions& options) {
   check_ttl("ttl", options.ttl);
   check_keeping(options);
-  if (options.fencing) refuse_unsupported("fencing", "true");
+  if (!options.fence_key.empty()) {
+    if (!options.fencing) {
+      refuse("fence_key", quote(options.fence_key), "is of no use without fencing");
+    }
+    check_key_size("fence_key", options.fence_key);
+  }
   if (options.min_replicas != 0) {
     refuse_unsupported("min_replicas", std::to_string(options.min_replicas));
   }
@@ -131,10 +141,24 @@ void check(const Wait& wait) {
 
 void check_key(std::string_view key) {
   if (key.empty()) refuse("key", "''", "must not be empty");
-  if (key.size() > max_key_size) {
-    refuse("key", quote(key),
-           fmt::format("has {} bytes, the limit is {}", key.size(), max_key_size));
+  check_key_size("key", key);
+}
+
+void check_key(std::string_view key, const LeaseOptions& options) {
+  check_key(key);
+  check(options);
+  if (key == options.fence_key) {
+    refuse("fence_key", quote(options.fence_key), "must not be the lease's own key");
   }
+}
+
+void check_keys(const std::vector<std::string>& keys, const LeaseOptions& options) {
+  if (keys.empty()) refuse("keys", "{}", "must not be empty");
+  if (keys.size() > max_keys) {
+    refuse("keys", fmt::format("{{{}, …}}", quote(keys.front())),
+           fmt::format("are {}, the limit is {}", keys.size(), max_keys));
+  }
+  for (const auto& key : keys) check_key(key, options);
 }
 
 }  // namespace redlease::inline v1::detail

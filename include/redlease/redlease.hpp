@@ -5,6 +5,7 @@
 
 #include <redlease/client.hpp>
 #include <redlease/error.hpp>
+#include <redlease/fencing.hpp>
 #include <redlease/lease.hpp>
 #include <redlease/observer.hpp>
 #include <redlease/options.hpp>

@@ -5,9 +5,11 @@
 /// one source file of the program; with the compiled library, never.
 
 #include <redlease/error.ipp>
+#include <redlease/fencing.ipp>
 #include <redlease/options.ipp>
 #include <redlease/token.ipp>
 
+#include <redlease/core/key_slot.ipp>
 #include <redlease/core/lease_state.ipp>
 #include <redlease/core/renewal_plan.ipp>
 #include <redlease/core/wait_plan.ipp>

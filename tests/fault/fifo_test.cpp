@@ -11,6 +11,7 @@
 #include <stop_token>
 #include <thread>
 
+#include <redlease/core/key_slot.hpp>
 #include <redlease/store/line_store.hpp>
 
 #include "fault/world.hpp"
@@ -85,14 +86,14 @@ class FifoTest : public FaultTest {
 
   std::size_t length() {
     return static_cast<std::size_t>(
-        server.admin("ZCARD", store::beside("k", "redlease:line")).integer);
+        server.admin("ZCARD", core::beside("k", "redlease:line")).integer);
   }
   bool becomes(std::size_t waiters) {
     return eventually(20s, [&] { return length() == waiters; });
   }
   // Those who wait in a fresh client don't, at first.
   bool all_hear() {
-    const auto tickets = server.admin("ZRANGE", store::beside("k", "redlease:line"), 0, -1);
+    const auto tickets = server.admin("ZRANGE", core::beside("k", "redlease:line"), 0, -1);
     return std::none_of(tickets.elements.begin(), tickets.elements.end(),
                         [](const Answer& ticket) { return ticket.text.starts_with("-:"); });
   }
@@ -642,7 +643,7 @@ TEST_F(FifoTest, B51AllConnectionsBreak) {
   }
   for (int round = 0; round < 5; ++round) {
     kill_clients();
-    server.admin("DEL", store::beside("k", "redlease:line"));
+    server.admin("DEL", core::beside("k", "redlease:line"));
     EXPECT_TRUE(becomes(6));
   }
   held->release();

@@ -90,7 +90,9 @@ TEST_F(InputTest, B85BadOptionsAreRefused) {
               refused("renew_every"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.ttl = 1s, .safety_margin = 1s}),
               refused("safety_margin"));
-  EXPECT_THAT(thrown_by_acquire(client, "k", {.fencing = true}), refused("fencing"));
+  EXPECT_THAT(thrown_by_acquire(client, "k", {.fence_key = "f"}), refused("fence_key"));
+  EXPECT_THAT(thrown_by_acquire(client, "k", {.fencing = true, .fence_key = "k"}),
+              refused("fence_key"));
   EXPECT_THAT(thrown_by_acquire(client, "k", {.min_replicas = 1}), refused("min_replicas"));
 
   const auto making = [&](const ClientOptions& options) {

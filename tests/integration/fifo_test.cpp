@@ -8,6 +8,7 @@
 #include <stop_token>
 #include <thread>
 
+#include <redlease/core/key_slot.hpp>
 #include <redlease/store/line_store.hpp>
 
 #include "integration/fixture.hpp"
@@ -28,7 +29,7 @@ class Fifo : public IntegrationTest {
  protected:
   std::size_t length(std::string_view key = "k") {
     return static_cast<std::size_t>(
-        server.admin("ZCARD", store::beside(key, "redlease:line")).integer);
+        server.admin("ZCARD", core::beside(key, "redlease:line")).integer);
   }
   bool becomes(std::size_t waiters, std::string_view key = "k") {
     return eventually(20s, [&] { return length(key) == waiters; });

@@ -19,6 +19,7 @@ struct Step {
   std::string place;
   bool missed = false;
   bool first = false;
+  std::string fence;
   std::string error;
 };
 
@@ -31,21 +32,26 @@ class LineScript : public IntegrationTest {
                             int ttl = 30'000) {
     return process + ":" + std::to_string(number) + ":" + std::to_string(ttl) + ":" + token;
   }
+  static std::string fenced_ticket(const std::string& process, int number,
+                                   const std::string& token) {
+    return process + ":" + std::to_string(number) + "f:30000:" + token;
+  }
 
   Step run(const std::string& verb, const std::string& process, const std::string& subject,
            const std::string& place = "0") {
-    const auto answer = server.admin("EVAL", lua::line.text, 2, "k", line, verb, process,
+    const auto answer = server.admin("EVAL", lua::line.text, 3, "k", line, "fence", verb, process,
                                      window.count(), 60'000, subject, place);
     Step step;
     if (answer.is_error()) {
       step.error = answer.text;
     } else {
-      EXPECT_EQ(answer.elements.size(), 5U);
+      EXPECT_EQ(answer.elements.size(), 6U);
       step.ours = answer.elements.at(0).integer;
       step.granted = answer.elements.at(1).integer;
       step.place = answer.elements.at(2).text;
       step.missed = answer.elements.at(3).integer == 1;
       step.first = answer.elements.at(4).integer == 1;
+      step.fence = answer.elements.at(5).text;
     }
     return step;
   }
@@ -388,6 +394,46 @@ TEST_F(LineScript, ReleaseFreesTheKeyWithoutMemory) {
   EXPECT_EQ(run("leave", "p", ticket("p", 1, "b")).ours, 0);
   server.config_set("maxmemory", "0");
   EXPECT_THAT(in_line(), ElementsAre(ticket("q", 1, "a")));
+}
+
+// ---- fencing -----------------------------------------------------------------------------------
+
+TEST_F(LineScript, ANumberIsDrawnWithTheLease) {
+  EXPECT_EQ(join("p", fenced_ticket("p", 1, "a")).fence, "1");
+  EXPECT_EQ(run("release", "p", "a").ours, 1);
+  EXPECT_EQ(run("try", "q", fenced_ticket("q", 1, "b")).fence, "2");
+  EXPECT_EQ(join("p", fenced_ticket("p", 2, "c")).fence, "");
+  EXPECT_EQ(join("p", ticket("p", 3, "d")).fence, "");
+  EXPECT_EQ(server.get("fence"), "2");
+}
+
+// It is drawn with the acceptance, also within a process: only its holder knows the counter.
+TEST_F(LineScript, AGrantHasToBeAcceptedForANumber) {
+  hold();
+  join("p", fenced_ticket("p", 7, "a"));
+  const auto released = run("release", "p", "holder");
+  EXPECT_EQ(released.ours, 1);
+  EXPECT_EQ(released.granted, -7);
+  EXPECT_EQ(server.get("k"), "a");
+  EXPECT_LE(server.pttl("k"), window);
+  EXPECT_FALSE(server.exists("fence"));
+
+  const auto accepted = join("p", fenced_ticket("p", 7, "a"));
+  EXPECT_EQ(accepted.ours, 1);
+  EXPECT_EQ(accepted.fence, "1");
+  EXPECT_GT(server.pttl("k"), window);
+  EXPECT_THAT(in_line(), testing::IsEmpty());
+}
+
+// B44
+TEST_F(LineScript, ABadCounterStopsAllBeforeItBegins) {
+  for (const std::string bad : {"abc", "9223372036854775807", "-1"}) {
+    server.admin("SET", "fence", bad);
+    EXPECT_THAT(join("p", fenced_ticket("p", 1, "a")).error, testing::StartsWith("ERR"));
+    EXPECT_THAT(run("try", "p", fenced_ticket("p", 1, "a")).error, testing::StartsWith("ERR"));
+    EXPECT_EQ(server.dbsize(), 1);
+    EXPECT_EQ(server.get("fence"), bad);
+  }
 }
 
 // The token of a ticket may be anything that a key may hold.

@@ -91,8 +91,8 @@ TEST(LeaseOptionsCheck, NothingIsSilentlyIgnored) {
               AllOf(HasSubstr("renew_every"), HasSubstr("auto_renew")));
   EXPECT_THAT(refusal(LeaseOptions{.max_hold = 1s}),
               AllOf(HasSubstr("max_hold"), HasSubstr("auto_renew")));
-  EXPECT_THAT(refusal(LeaseOptions{.fencing = true}),
-              AllOf(HasSubstr("fencing"), HasSubstr("not supported")));
+  EXPECT_THAT(refusal(LeaseOptions{.fence_key = "f"}),
+              AllOf(HasSubstr("fence_key"), HasSubstr("'f'"), HasSubstr("fencing")));
   EXPECT_THAT(refusal(LeaseOptions{.min_replicas = 1}), HasSubstr("min_replicas"));
 }
 

@@ -19,7 +19,7 @@ namespace redlease::inline v1::detail {
 /// One acquisition: what is asked for, how it is waited for, and what the observer hears of it.
 class Acquirer {
  public:
-  Acquirer(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+  Acquirer(std::shared_ptr<runtime::ClientState> client, store::Keys keys,
            const LeaseOptions& options, Order order = Order::any);
 
   /// Null if the key is held. Throws Error.
@@ -36,11 +36,12 @@ class Acquirer {
   void note(std::optional<store::Failure>&& failure, Clock::time_point began,
             const core::WaitPlan& plan);
   bool wait_in_queue(const Wait& wait, core::WaitPlan& plan);
+  bool wait_for_all(const Wait& wait, core::WaitPlan& plan);
   bool take_in_line(const core::WaitPlan& plan);
   bool wait_in_line(const Wait& wait, core::WaitPlan& plan);
   enum class Stay { granted, over, ticket_void };
   Stay stand_in_line(const Wait& wait, core::WaitPlan& plan, store::Ticket& ticket);
-  bool accept(const store::Ticket& ticket, Clock::time_point sent, const core::WaitPlan& plan);
+  bool accept(const store::Ticket& ticket, const store::Grant& grant, const core::WaitPlan& plan);
   std::optional<runtime::News> wait_while_needed(Place& place, const Wait& wait,
                                                  Clock::time_point until);
   std::optional<Clock::time_point> next_sign(const Place& place, const Wait& wait,
@@ -54,6 +55,7 @@ class Acquirer {
   void dispose(runtime::News&& news) noexcept;
 
   std::unique_ptr<LeaseCore> acquired(const store::Grant& grant);
+  void check_fence(const store::Grant& grant);
   std::unique_ptr<LeaseCore> contended();
   [[noreturn]] void give_up(store::Failure&& failure);
   std::string what_is_there(Clock::time_point limit);
@@ -62,7 +64,9 @@ class Acquirer {
 
   const std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend& backend_;
-  const std::string_view key_;
+  const store::Keys keys_;
+  const std::string& key_;   // the first of them, and mostly the only one
+  std::size_t blocker_ = 0;  // the key that was held when they were asked for
   const Terms terms_;
   const Clock::time_point start_;
   std::optional<store::Grant> grant_;

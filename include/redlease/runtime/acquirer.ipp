@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
 #include <redlease/runtime/acquirer.hpp>
 #include <redlease/token.hpp>
 
@@ -16,18 +17,20 @@ constexpr std::chrono::milliseconds longest_await{50};
 
 }  // namespace
 
-Acquirer::Acquirer(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+Acquirer::Acquirer(std::shared_ptr<runtime::ClientState> client, store::Keys keys,
                    const LeaseOptions& options, Order order)
     : client_(std::move(client)),
       backend_(client_->here()),
-      key_(key),
-      terms_(options, order),
+      keys_(std::move(keys)),
+      key_(keys_.first()),
+      terms_(options, keys_, order),
       start_(Clock::now()) {
   if (terms_.renewal) backend_.keeper.start();
 }
 
 std::unique_ptr<LeaseCore> Acquirer::try_once() {
-  auto acquisition = backend_.store.acquire(key_, terms_.span(), Clock::time_point::max());
+  auto acquisition = backend_.store.acquire(keys_, terms_.demand, Clock::time_point::max());
+  blocker_ = acquisition.blocker;
   if (acquisition.failure) give_up(std::move(*acquisition.failure));
   if (!acquisition.grant) return contended();
   return acquired(*acquisition.grant);
@@ -39,7 +42,9 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   core::WaitPlan plan{{wait.at_most, wait.attempts, wait.backoff.min, wait.backoff.max}, start_};
   if (wait.stop.stop_requested()) return contended();
   bool held = false;
-  if (terms_.in_line) {
+  if (keys_.several()) {
+    held = attempt(plan) || (plan.has_many() && wait_for_all(wait, plan));
+  } else if (terms_.in_line) {
     const bool many = plan.has_many();
     if (step_back(plan) || !many || !backend_.room.hears_grants()) {
       held = take_in_line(plan);
@@ -82,11 +87,12 @@ bool Acquirer::take_turn(const core::WaitPlan& plan) {
 // One attempt, whose failure counts if it had its time. True with a lease.
 bool Acquirer::attempt(const core::WaitPlan& plan, Place* place) {
   const auto began = Clock::now();
-  auto acquisition = backend_.store.acquire(key_, terms_.span(), plan.deadline());
+  auto acquisition = backend_.store.acquire(keys_, terms_.demand, plan.deadline());
+  blocker_ = acquisition.blocker;
   if (place != nullptr) place->attempt_ended(acquisition, began);
   if (acquisition.grant) {
-    grant_ = acquisition.grant;
-    backend_.room.obtained(key_, terms_.ttl);
+    grant_ = std::move(acquisition.grant);
+    for (const auto& key : keys_.all()) backend_.room.obtained(key, terms_.demand.ttl);
     return true;
   }
   note(std::move(acquisition.failure), began, plan);
@@ -108,7 +114,7 @@ void Acquirer::note(std::optional<store::Failure>&& failure, Clock::time_point b
 
 bool Acquirer::wait_in_queue(const Wait& wait, core::WaitPlan& plan) {
   backend_.wakeups.start();
-  auto place = backend_.room.enter(key_, terms_.span());
+  auto place = backend_.room.enter(key_, terms_.demand);
   struct Leave {
     Acquirer& self;
     Place& place;
@@ -146,6 +152,38 @@ bool Acquirer::wait_in_queue(const Wait& wait, core::WaitPlan& plan) {
   return false;
 }
 
+// All or none: he holds none of the keys while he waits. He watches the one that was in the way,
+// and when that is free he tries for all of them again.
+bool Acquirer::wait_for_all(const Wait& wait, core::WaitPlan& plan) {
+  backend_.wakeups.start();
+  auto next = plan.next_attempt(Clock::now(), random_unit());
+  for (;;) {
+    const auto blocker = blocker_;
+    auto place = backend_.room.enter_watchers(keys_.all()[blocker], terms_.demand);
+    struct Leave {
+      Acquirer& self;
+      Place& place;
+      ~Leave() { place.wake_next(self.grant_.has_value()); }
+    } const leave{*this, place};
+    while (blocker_ == blocker) {
+      const bool more = next.has_value();
+      if (!more && !plan.has_attempts()) return false;
+      if (!more && listening()) hint_ = what_is_there(plan.deadline());
+      auto news = place.wait(next.value_or(plan.deadline()), wait.stop, !more);
+      if (!is_needed(wait, news, more)) {
+        trouble_.reset();
+        return false;
+      }
+      if (!more) return false;
+      const bool tries = news.called || place.is_first() || wait.attempts;
+      if (tries && attempt(plan)) return true;
+      if (news.called) continue;  // that counts for no attempt of his own
+      next = tries ? plan.next_attempt(Clock::now(), random_unit())
+                   : plan.next_look(Clock::now(), random_unit());
+    }
+  }
+}
+
 // When to look after the lease by itself. Those who are not the first are served by others, and
 // see now and then whether they have become the first.
 std::optional<Clock::time_point> Acquirer::next_turn(const Place& place, const Wait& wait,
@@ -180,10 +218,10 @@ bool Acquirer::is_needed(const Wait& wait, runtime::News& news, bool more) {
 }
 
 bool Acquirer::use(runtime::News&& news, Clock::time_point deadline) {
-  const auto span = terms_.span();
-  grant_ = news.baton ? LeaseCore::pass_on(std::move(news.baton), span, deadline) : news.grant;
+  const auto demand = terms_.demand;
+  grant_ = news.baton ? LeaseCore::pass_on(std::move(news.baton), demand, deadline) : news.grant;
   if (!grant_) return false;
-  if (store::LeaseStore::lateness(span, grant_->sent).count() < 0) return true;
+  if (store::LeaseStore::lateness(demand, grant_->sent).count() < 0) return true;
   backend_.store.give_back(key_, grant_->token.reveal());
   grant_.reset();
   return false;
@@ -203,17 +241,17 @@ void Acquirer::dispose(runtime::News&& news) noexcept {
 // Only if there is none.
 bool Acquirer::take_in_line(const core::WaitPlan& plan) {
   const auto began = Clock::now();
-  const store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl};
+  const store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.demand};
   auto step = backend_.line.take(key_, ticket, plan.deadline());
-  if (step.granted != 0) backend_.room.granted(step.granted, step.sent);
-  if (step.ours) return accept(ticket, step.sent, plan);
+  if (step.granted.number != 0) backend_.room.granted(step.granted, step.sent);
+  if (step.grant) return accept(ticket, *step.grant, plan);
   note(std::move(step.failure), began, plan);
   return false;
 }
 
-bool Acquirer::accept(const store::Ticket& ticket, Clock::time_point sent,
+bool Acquirer::accept(const store::Ticket& ticket, const store::Grant& grant,
                       const core::WaitPlan& plan) {
-  if (store::LeaseStore::lateness(terms_.span(), sent).count() >= 0) {
+  if (store::LeaseStore::lateness(terms_.demand, grant.sent).count() >= 0) {
     backend_.line.leave(key_, ticket, plan.deadline());
     trouble_ = store::Failure{
         errc::unavailable,
@@ -223,7 +261,7 @@ bool Acquirer::accept(const store::Ticket& ticket, Clock::time_point sent,
     return false;
   }
   trouble_.reset();
-  grant_.emplace(store::Grant{ticket.token, sent});
+  grant_ = grant;
   return true;
 }
 
@@ -232,7 +270,7 @@ bool Acquirer::wait_in_line(const Wait& wait, core::WaitPlan& plan) {
   std::string place = "0";
   for (;;) {
     // A ticket is good for one grant, but its successor inherits the place in the line.
-    store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.ttl};
+    store::Ticket ticket{backend_.room.next_number(), Token::generate(), terms_.demand};
     ticket.place = place;
     const auto stay = stand_in_line(wait, plan, ticket);
     if (stay != Stay::ticket_void) return stay == Stay::granted;
@@ -242,7 +280,7 @@ bool Acquirer::wait_in_line(const Wait& wait, core::WaitPlan& plan) {
 
 Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
                                        store::Ticket& ticket) {
-  auto place = backend_.room.enter_line(key_, terms_.span(), ticket);
+  auto place = backend_.room.enter_line(key_, terms_.demand, ticket);
   struct Leave {
     Acquirer& self;
     store::Ticket& ticket;
@@ -264,13 +302,13 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
   for (bool fresh = true;; fresh = false) {
     const auto began = Clock::now();
     auto step = backend_.line.join(key_, ticket, plan.deadline());
-    if (step.granted != 0) backend_.room.granted(step.granted, step.sent);
+    if (step.granted.number != 0) backend_.room.granted(step.granted, step.sent);
     // Whoever else of this process was in line has been taken out of it, too.
     if (step.missed && !fresh && place.is_first()) place.wake_others();
-    if (!step.ours && !step.failure) place.stands_at(ticket.place, step.first);
-    if (step.ours && accept(ticket, step.sent, plan)) return Stay::granted;
-    const bool used_up = step.ours || (step.failure && step.failure->in_doubt);
-    if (!step.ours) note(std::move(step.failure), began, plan);
+    if (!step.grant && !step.failure) place.stands_at(ticket.place, step.first);
+    if (step.grant && accept(ticket, *step.grant, plan)) return Stay::granted;
+    const bool used_up = step.grant || (step.failure && step.failure->in_doubt);
+    if (!step.grant) note(std::move(step.failure), began, plan);
     // Who hears, or doesn't any more, needs another ticket.
     const bool other_ticket = ticket.deaf == backend_.room.hears_grants();
     if (other_ticket && !trouble_ && !wait.attempts) return Stay::ticket_void;
@@ -285,7 +323,7 @@ Acquirer::Stay Acquirer::stand_in_line(const Wait& wait, core::WaitPlan& plan,
     }
     // What such a ticket is granted goes on to the next one: see LineStore::join().
     if (news->grant && !used_up) {
-      return accept(ticket, news->grant->sent, plan) ? Stay::granted : Stay::ticket_void;
+      return accept(ticket, *news->grant, plan) ? Stay::granted : Stay::ticket_void;
     }
     if (!next && Clock::now() >= plan.deadline()) return Stay::over;
     if (used_up) return Stay::ticket_void;
@@ -330,7 +368,8 @@ std::optional<Clock::time_point> Acquirer::next_sign(const Place& place, const W
 std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
   std::unique_ptr<LeaseCore> core;
   try {
-    core = std::make_unique<LeaseCore>(client_, key_, grant, terms_);
+    core = std::make_unique<LeaseCore>(client_, keys_, grant, terms_);
+    check_fence(grant);
     if (listening()) {
       auto event = make_event(Event::Kind::acquired);
       event.fingerprint = grant.token.fingerprint();
@@ -338,16 +377,36 @@ std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
       backend_.notifier.notify(std::move(event));
     }
   } catch (...) {
-    // Out of memory. A core gives the lease back by itself; without one it is done here.
+    // Out of memory, mostly. A core gives the lease back by itself; without one it is done here.
     if (core) {
       LeaseCore::let_go(std::move(core));
     } else {
-      backend_.store.give_back(key_, grant.token.reveal());
+      backend_.store.give_back(keys_, grant.token.reveal());
     }
     throw;
   }
   core->begin_keeping();
   return core;
+}
+
+// A resource would refuse a number that isn't the highest, or worse, has forgotten a higher one.
+void Acquirer::check_fence(const store::Grant& grant) {
+  for (std::size_t i = 0; i < grant.numbers.size(); ++i) {
+    const auto& counter = terms_.demand.counters[i];
+    const auto before = backend_.fences.fell(counter, grant.numbers[i]);
+    if (!before) continue;
+    // One who was held up on the way may come behind the next holder, when his time is over.
+    const bool late = store::LeaseStore::lateness(terms_.demand, grant.sent).count() >= 0;
+    give_up(
+        {late ? errc::unavailable : errc::fence_regressed,
+         backend_.store.describe(
+             "acquire", keys_,
+             late ? std::string{"the lease's validity had ended before it was handed out"}
+                  : fmt::format("fencing number {} of the counter {} is not above {}, which was "
+                                "drawn before; the lease was given back",
+                                grant.numbers[i].value(), quote(counter), before->value())),
+         late, false});
+  }
 }
 
 std::unique_ptr<LeaseCore> Acquirer::contended() {
@@ -372,7 +431,7 @@ void Acquirer::give_up(store::Failure&& failure) {
 // For the observer, at the end of a wait: a key that holds no lease doesn't get free by waiting.
 std::string Acquirer::what_is_there(Clock::time_point limit) {
   try {
-    const auto content = backend_.store.inspect(key_, limit);
+    const auto content = backend_.store.inspect(keys_.all()[blocker_], limit);
     if (!content) return "the key is free by now";
     if (content->type != "string") return "not a lease: the key holds a " + content->type;
     if (!content->ttl) return "not a lease: the key never expires";

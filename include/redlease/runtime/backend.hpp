@@ -5,6 +5,7 @@
 #include <memory>
 
 #include <redlease/options.hpp>
+#include <redlease/runtime/fence_memory.hpp>
 #include <redlease/runtime/keeper.hpp>
 #include <redlease/runtime/notifier.hpp>
 #include <redlease/runtime/turns.hpp>
@@ -36,6 +37,7 @@ struct Backend {
   Keeper keeper;
   WaitingRoom room;
   Turns turns;
+  FenceMemory fences;
   Wakeups wakeups;
   Backend* inherited = nullptr;  // in a child process: what the parent's threads may have locked
 };

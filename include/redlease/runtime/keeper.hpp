@@ -81,6 +81,7 @@ class Keeper {
   void connect(Clock::time_point now) noexcept;
   void send_request(Clock::time_point now) noexcept;
   Clock::time_point fill_request(Clock::time_point now);
+  static void strike_out(Request& request, std::size_t index) noexcept;
   void deliver(const store::RenewalAnswer& answer, Clock::time_point now) noexcept;
 
   Notifier& notifier_;

@@ -267,7 +267,9 @@ void Keeper::send_request(Clock::time_point now) noexcept {
   } catch (...) {
     fail(errc::unavailable, no_memory);
   }
-  for (Kept* lease : requests_.back()) {
+  auto& unsent = requests_.back();
+  unsent.erase(std::unique(unsent.begin(), unsent.end()), unsent.end());
+  for (Kept* lease : unsent) {
     leave_request(*lease);
     place(*lease, lease->not_renewed(&*trouble_, now));
   }
@@ -285,7 +287,7 @@ Clock::time_point Keeper::fill_request(Clock::time_point now) {
   std::size_t bytes = 0;
   auto next = by_due_.begin();
   for (int asked = 0; next != by_due_.end(); ++asked) {
-    if (request.size() == most || bytes >= most_key_bytes) break;
+    if (request.size() >= most || bytes >= most_key_bytes) break;
     Kept& lease = *next++;
     if (next != by_due_.end()) prefetch(&*next);
     const bool due = lease.due_ <= now;
@@ -295,10 +297,12 @@ Clock::time_point Keeper::fill_request(Clock::time_point now) {
     if (lease.begin_renewal(now, !due, begun)) {
       set_due(lease, Kept::never);
       lease.in_request_ = true;
-      request.push_back(&lease);
-      renewals_.push_back(begun.renewal);
+      for (const auto& key : begun.keys) {
+        request.push_back(&lease);
+        renewals_.push_back({key, begun.token, begun.ttl});
+        bytes += key.size();
+      }
       give_up_at = std::min(give_up_at, begun.give_up_at);
-      bytes += begun.renewal.key.size();
       if (lease.alone_) break;
     } else if (due) {
       place(lease, lease.look(now));  // things have changed
@@ -307,21 +311,30 @@ Clock::time_point Keeper::fill_request(Clock::time_point now) {
   return give_up_at;
 }
 
+// A lease on several keys is there once for each of them.
+void Keeper::strike_out(Request& request, std::size_t index) noexcept {
+  Kept* const lease = request[index];
+  while (index > 0 && request[index - 1] == lease) --index;
+  while (index < request.size() && request[index] == lease) request[index++] = nullptr;
+}
+
 void Keeper::deliver(const store::RenewalAnswer& answer, Clock::time_point now) noexcept {
   auto& request = requests_.front();
   // What was refused for good may be the fault of one of them: each tries again by itself.
-  const bool refused_together = request.size() > 1 && answer.failure && !answer.unknown_script &&
+  const bool together = !request.empty() && request.front() != request.back();
+  const bool refused_together = together && answer.failure && !answer.unknown_script &&
                                 !answer.failure->transient && !answer.failure->in_doubt;
   for (const auto& [index, found] : answer.not_ours) {
-    Kept* const lease = std::exchange(request[index], nullptr);
+    Kept* const lease = request[index];
     if (lease == nullptr) continue;
+    strike_out(request, index);
     leave_request(*lease);
     place(*lease, lease->not_ours(found, now));
   }
   for (std::size_t i = 0; i < request.size(); ++i) {
     if (i + 1 < request.size() && request[i + 1] != nullptr) prefetch(request[i + 1]);
     Kept* const lease = request[i];
-    if (lease == nullptr) continue;
+    if (lease == nullptr || (i > 0 && request[i - 1] == lease)) continue;
     leave_request(*lease);
     lease->alone_ = answer.failure && (lease->alone_ || refused_together);
     if (answer.unknown_script || refused_together) {

@@ -2,6 +2,10 @@
 #define REDLEASE_RUNTIME_KEPT_HPP
 
 #include <boost/intrusive/set.hpp>
+#include <chrono>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include <redlease/clock.hpp>
 #include <redlease/store/renewal_stream.hpp>
@@ -32,7 +36,9 @@ class Kept : public Hook<ByDue>, public Hook<ByEnd> {
   };
   /// A renewal that begins.
   struct Try {
-    store::Renewal renewal;
+    std::span<const std::string> keys;
+    std::string_view token;
+    std::chrono::milliseconds ttl{};
     Instant give_up_at;
   };
 

@@ -8,14 +8,17 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <redlease/core/lease_state.hpp>
 #include <redlease/core/renewal_plan.hpp>
 #include <redlease/error.hpp>
+#include <redlease/fencing.hpp>
 #include <redlease/observer.hpp>
 #include <redlease/options.hpp>
 #include <redlease/runtime/backend.hpp>
 #include <redlease/runtime/kept.hpp>
+#include <redlease/store/keys.hpp>
 #include <redlease/store/lease_store.hpp>
 #include <redlease/token.hpp>
 
@@ -23,14 +26,9 @@ namespace redlease::inline v1::detail {
 
 /// How a lease is to be held: LeaseOptions, as checked, with the defaults filled in.
 struct Terms {
-  explicit Terms(const LeaseOptions& options, Order order = Order::any);
-  /// With auto_renew a lease ends a margin before its validity does.
-  store::Span span() const noexcept {
-    if (!renewal) return {ttl};
-    return {ttl, safety_margin.value_or(std::chrono::nanoseconds{ttl} / 10)};
-  }
+  Terms(const LeaseOptions& options, store::KeyView keys, Order order);
 
-  std::chrono::milliseconds ttl;
+  store::Demand demand;
   std::optional<core::RenewalPlan::Terms> renewal;  // with auto_renew
   std::optional<std::chrono::nanoseconds> safety_margin;
   const std::string& label;
@@ -56,15 +54,17 @@ class Turn {
 /// verbs, which take turns. See lease.hpp for what each of them promises.
 class LeaseCore final : public runtime::Kept {
  public:
-  LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+  LeaseCore(std::shared_ptr<runtime::ClientState> client, const store::Keys& keys,
             const store::Grant& grant, const Terms& terms);
 
   /// With auto_renew: has the keeper keep it from now on. To be called once, when the lease is
   /// handed out; the keeper must have been started.
   void begin_keeping() noexcept;
 
-  const std::string& key() const noexcept { return key_; }
+  const store::Keys& keys() const noexcept { return keys_; }
   const Token& token() const noexcept { return token_; }
+  /// One for each key; empty without fencing.
+  const std::vector<FencingToken>& numbers() const noexcept { return numbers_; }
   std::chrono::milliseconds ttl() const noexcept { return ttl_; }
 
   std::chrono::nanoseconds remaining() noexcept;
@@ -85,7 +85,7 @@ class LeaseCore final : public runtime::Kept {
   /// Hands a lease that was let go on to `heir`, who calls this. Null if it was lost, or could only
   /// be given back.
   static std::optional<store::Grant> pass_on(std::unique_ptr<LeaseCore> core,
-                                             const store::Span& heir, Clock::time_point limit);
+                                             const store::Demand& heir, Clock::time_point limit);
 
  private:
   /// While a verb is at work the keeper doesn't renew, but it notices the end.
@@ -112,6 +112,7 @@ class LeaseCore final : public runtime::Kept {
   bool may_renew() const noexcept;
   Step look_further(Clock::time_point now) noexcept;
   bool is_lost(Clock::time_point now) noexcept;
+  std::string name() const;
   void leave_keeper() noexcept;
   Loss make_loss(LossReason reason) const;
   [[noreturn]] void throw_not_held(const char* operation) const;
@@ -124,13 +125,15 @@ class LeaseCore final : public runtime::Kept {
   static void on_answer(void* context, wire::Outcome&& outcome) noexcept;
   store::Comparison give_back();
   store::Comparison give_back_in_line();
+  store::Comparison give_back_all(Clock::time_point limit);
   bool conclude(const store::Comparison& found);
 
   std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend* backend_;  // of the process that took the lease; alive while client_ is
   const std::unique_ptr<const std::string> label_;  // mostly there is none
-  const std::string key_;
+  const store::Keys keys_;
   const Token token_;
+  const std::vector<FencingToken> numbers_;
   Turn turn_;  // one renewal or release at a time
   const std::chrono::milliseconds ttl_;
   const bool in_line_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <redlease/core/key_slot.hpp>
 #include <redlease/runtime/lease_core.hpp>
 
 namespace redlease::inline v1::detail {
@@ -12,26 +13,35 @@ namespace redlease::inline v1::detail {
 using namespace std::chrono_literals;
 using store::Ownership;
 
-Terms::Terms(const LeaseOptions& options, Order order)
-    : ttl(options.ttl.ceil_ms()), label(options.label), in_line(order == Order::fifo) {
+Terms::Terms(const LeaseOptions& options, store::KeyView keys, Order order)
+    : label(options.label), in_line(order == Order::fifo) {
+  demand.ttl = options.ttl.ceil_ms();
+  for (std::size_t i = 0; options.fencing && i < keys.size(); ++i) {
+    demand.counters.push_back(options.fence_key.empty()
+                                  ? core::beside(keys[i], store::fencing_counter)
+                                  : options.fence_key);
+  }
   if (options.safety_margin) safety_margin = *options.safety_margin;
   if (!options.auto_renew) return;
+  // It ends a margin before its validity does.
+  demand.reserve = safety_margin.value_or(std::chrono::nanoseconds{demand.ttl} / 10);
   renewal.emplace();
-  renewal->ttl = ttl;
+  renewal->ttl = demand.ttl;
   renewal->every = options.renew_every ? options.renew_every->value() : renewal->ttl / 3;
   if (options.max_hold) renewal->max_hold = *options.max_hold;
 }
 
-LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, std::string_view key,
+LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, const store::Keys& keys,
                      const store::Grant& grant, const Terms& terms)
     : client_(std::move(client)),
       backend_(&client_->here()),
       label_(terms.label.empty() ? nullptr : std::make_unique<const std::string>(terms.label)),
-      key_(key),
+      keys_(keys),
       token_(grant.token),
-      ttl_(terms.ttl),
+      numbers_(grant.numbers),
+      ttl_(terms.demand.ttl),
       in_line_(terms.in_line),
-      state_(grant.sent, terms.ttl, terms.safety_margin) {
+      state_(grant.sent, terms.demand.ttl, terms.safety_margin) {
   if (!terms.renewal) return;
   plan_ = {*terms.renewal, grant.sent};
   state_.warn_before_end();
@@ -72,12 +82,18 @@ std::optional<Loss> LeaseCore::loss() {
 }
 
 Loss LeaseCore::make_loss(LossReason reason) const {
-  return {reason, key_, token_.fingerprint(), state_.ended_at() - state_.acquired_at()};
+  return {reason, keys_.first(), token_.fingerprint(), state_.ended_at() - state_.acquired_at()};
+}
+
+// For a message.
+std::string LeaseCore::name() const {
+  const auto more = keys_.all().size() - 1;
+  return quote(keys_.first()) + (more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 void LeaseCore::throw_not_held(const char* operation) const {
   throw std::invalid_argument(
-      fmt::format("{} {}: the lease is not held: {}", operation, quote(key_),
+      fmt::format("{} {}: the lease is not held: {}", operation, name(),
                   ours() ? "it was released" : "it belongs to another process"));
 }
 
@@ -97,14 +113,15 @@ void LeaseCore::ensure_held(std::chrono::nanoseconds min) {
   require_held("ensure_held", now);
   if (state_.is_releasing()) {
     throw Error{errc::in_doubt,
-                fmt::format("ensure_held {}: a release is under way or in doubt", quote(key_))};
+                fmt::format("ensure_held {}: a release is under way or in doubt", name())};
   }
   if (const auto left = state_.remaining(now); left < min) {
     const auto text =
-        fmt::format("ensure_held {}: only {} ms are left of the lease, not {} ms", quote(key_),
+        fmt::format("ensure_held {}: only {} ms are left of the lease, not {} ms", name(),
                     left / std::chrono::milliseconds{1}, Duration{min}.ceil_ms().count());
-    throw LeaseLost{text,
-                    {LossReason::expired, key_, token_.fingerprint(), now - state_.acquired_at()}};
+    throw LeaseLost{
+        text,
+        {LossReason::expired, keys_.first(), token_.fingerprint(), now - state_.acquired_at()}};
   }
 }
 
@@ -120,12 +137,12 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
     const auto now = Clock::now();
     require_held("renew", now);
     if (state_.is_releasing()) {
-      throw Error{errc::in_doubt, fmt::format("renew {}: a release is in doubt", quote(key_))};
+      throw Error{errc::in_doubt, fmt::format("renew {}: a release is in doubt", name())};
     }
     if (!state_.can_last(ttl)) {
       throw std::invalid_argument(
           fmt::format("renew {}: ttl = {}: must be more than the lease's safety_margin and 1 %",
-                      quote(key_), to_text(ttl)));
+                      name(), to_text(ttl)));
     }
     state_.begin_renewal(now, ttl);
     limit = state_.ends_at();
@@ -133,7 +150,7 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
   }
   if (kept) backend_->keeper.keep(*this);  // its end may come sooner now
 
-  auto found = backend_->store.renew(key_, token_.reveal(), ttl, limit);
+  auto found = backend_->store.renew(keys_, token_.reveal(), ttl, limit);
 
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
@@ -211,34 +228,45 @@ void LeaseCore::release() {
 // To the next one who waits in this client, if there is one, without a moment in which the key is
 // free.
 store::Comparison LeaseCore::give_back() {
+  constexpr auto no_limit = Clock::time_point::max();
   if (in_line_) return give_back_in_line();
+  if (keys_.several()) return give_back_all(no_limit);
   auto& room = backend_->room;
-  if (auto heir = room.next_for(key_)) {
-    auto handed =
-        backend_->store.hand_over(key_, token_.reveal(), heir->span(), Clock::time_point::max());
+  const auto& key = keys_.first();
+  if (auto heir = room.next_for(key)) {
+    auto handed = backend_->store.hand_over(key, token_.reveal(), heir->demand(), no_limit);
     if (handed.grant && !heir->grant(*handed.grant)) {
-      backend_->store.give_back(key_, handed.grant->token.reveal());
-      room.released(key_);
+      backend_->store.give_back(key, handed.grant->token.reveal());
+      room.released(key);
     }
     return std::move(handed.given);
   }
-  auto found = backend_->store.release(key_, token_.reveal(), Clock::time_point::max());
+  auto found = backend_->store.release(key, token_.reveal(), no_limit);
   if (!found.failure) {
-    backend_->turns.released(key_, Clock::now());
-    room.released(key_);
+    backend_->turns.released(key, Clock::now());
+    room.released(key);
+  }
+  return found;
+}
+
+store::Comparison LeaseCore::give_back_all(Clock::time_point limit) {
+  auto found = backend_->store.release(keys_, token_.reveal(), limit);
+  if (!found.failure) {
+    for (const auto& key : keys_.all()) backend_->room.freed(key);
   }
   return found;
 }
 
 // The server knows whose turn it is. If it is one of ours, the answer tells.
 store::Comparison LeaseCore::give_back_in_line() {
-  std::uint64_t granted = 0;
-  auto found = backend_->line.release(key_, token_.reveal(), Clock::time_point::max(), granted);
-  if (granted != 0) {
+  store::LineGrant granted;
+  const auto& key = keys_.first();
+  auto found = backend_->line.release(key, token_.reveal(), Clock::time_point::max(), granted);
+  if (granted.number != 0) {
     backend_->room.granted(granted, found.sent);
   } else if (!found.failure) {
-    backend_->turns.released(key_, Clock::now());
-    backend_->room.released(key_);
+    backend_->turns.released(key, Clock::now());
+    backend_->room.released(key);
   }
   return found;
 }
@@ -272,27 +300,34 @@ void LeaseCore::hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept {
   try {
     auto& mine = *core;
     auto& room = mine.backend_->room;
+    if (mine.keys_.several()) {
+      // A posted request keeps its order for one key only, so this one is waited for.
+      const auto until = Clock::now() + mine.backend_->pipelines.timeouts().command;
+      if (!mine.conclude(mine.give_back_all(until))) (void)core.release();  // it is on_answer()'s
+      return;
+    }
     if (!mine.in_line_) {
-      if (auto heir = room.next_for(mine.key_)) heir->pass(core);
+      if (auto heir = room.next_for(mine.keys_.first())) heir->pass(core);
       if (!core) return;
     }
-    const auto key = room.empty() ? std::string{} : mine.key_;
+    const auto& key = mine.keys_.first();
+    const auto waited_for = room.empty() ? std::string{} : key;
     const auto token = mine.token_.reveal();
-    mine.backend_->turns.released(mine.key_, Clock::now());
+    mine.backend_->turns.released(key, Clock::now());
     if (mine.in_line_) {
-      mine.backend_->line.post_release(mine.key_, token, on_answer, core.get());
+      mine.backend_->line.post_release(key, token, on_answer, core.get());
     } else {
-      mine.backend_->store.post_release(mine.key_, token, on_answer, core.get());
+      mine.backend_->store.post_release(key, token, on_answer, core.get());
     }
     (void)core.release();  // it is on_answer()'s now, and may be gone already
-    if (!key.empty()) room.released(key);
+    if (!waited_for.empty()) room.released(waited_for);
   } catch (...) {
     // No memory to write the request: the ttl frees the key.
   }
 }
 
 std::optional<store::Grant> LeaseCore::pass_on(std::unique_ptr<LeaseCore> core,
-                                               const store::Span& heir, Clock::time_point limit) {
+                                               const store::Demand& heir, Clock::time_point limit) {
   {
     const std::lock_guard lock{core->mutex_};
     const auto now = Clock::now();
@@ -300,7 +335,8 @@ std::optional<store::Grant> LeaseCore::pass_on(std::unique_ptr<LeaseCore> core,
     if (core->is_lost(now)) return std::nullopt;
   }
   try {
-    auto handed = core->backend_->store.hand_over(core->key_, core->token_.reveal(), heir, limit);
+    auto handed =
+        core->backend_->store.hand_over(core->keys_.first(), core->token_.reveal(), heir, limit);
     if (!core->conclude(handed.given)) (void)core.release();  // it is on_answer()'s now
     return handed.grant;
   } catch (...) {
@@ -314,8 +350,9 @@ void LeaseCore::on_answer(void* context, wire::Outcome&& outcome) noexcept {
   try {
     auto& backend = *core->backend_;
     const auto token = core->token_.reveal();
-    const auto found = core->in_line_ ? backend.line.answer_to_post(core->key_, token, outcome)
-                                      : backend.store.answer_to_post(core->key_, token, outcome);
+    const auto found = core->in_line_
+                           ? backend.line.answer_to_post(core->keys_.first(), token, outcome)
+                           : backend.store.answer_to_post(core->keys_, token, outcome);
     if (!core->conclude(found)) (void)core.release();
   } catch (...) {
     // Nothing is left to be done but to forget the lease: the ttl frees the key.
@@ -344,7 +381,7 @@ bool LeaseCore::conclude(const store::Comparison& found) {
   const auto pause = tries_ == 0 ? 0ms : std::min(10ms * (1 << std::min(tries_, 10)), 1000ms);
   ++tries_;
   const bool again = found.failure->transient && now + pause < state_.valid_until();
-  return !again || !store.owe_release(key_, token_.reveal(), now + pause, state_.valid_until(),
+  return !again || !store.owe_release(keys_, token_.reveal(), now + pause, state_.valid_until(),
                                       on_answer, this);
 }
 
@@ -353,7 +390,7 @@ bool LeaseCore::conclude(const store::Comparison& found) {
 Event LeaseCore::event(Event::Kind kind, Clock::time_point now) const {
   Event event;
   event.kind = kind;
-  event.key = key_;
+  event.key = keys_.first();
   event.fingerprint = token_.fingerprint();
   if (label_) event.label = *label_;
   event.server = backend_->store.server();

@@ -64,7 +64,7 @@ bool LeaseCore::begin_renewal(Clock::time_point now, bool joining, Try& begun) n
   if (now < from) return false;
   renewing_ = true;
   state_.begin_renewal(now, ttl_);
-  begun = {{key_, token_.reveal(), ttl_}, core::RenewalPlan::try_until(now, state_.ends_at())};
+  begun = {keys_.all(), token_.reveal(), ttl_, core::RenewalPlan::try_until(now, state_.ends_at())};
   return true;
 }
 
@@ -104,7 +104,7 @@ void LeaseCore::tell_of_failed_renewal(const store::Failure& failure) noexcept {
   if (!backend_->notifier.listening()) return;
   try {
     auto described = failure;
-    described.what = backend_->store.describe("renew", key_, failure.what);
+    described.what = backend_->store.describe("renew", keys_, failure.what);
     if (failure.in_doubt) described.what += "; the request may have run";
     tell_of_trouble(Event::Kind::renew_failed, described);
   } catch (...) {

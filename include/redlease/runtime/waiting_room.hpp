@@ -45,12 +45,12 @@ struct News {
 /// A call that waits for a key. Guarded by the room's mutex, but for the word.
 class Waiter {
  public:
-  explicit Waiter(const store::Span& terms, const store::Ticket* ticket = nullptr)
-      : span(terms),
+  explicit Waiter(const store::Demand& terms, const store::Ticket* ticket = nullptr)
+      : demand(terms),
         number(ticket != nullptr ? ticket->number : 0),
         token(ticket != nullptr ? std::optional{ticket->token} : std::nullopt) {}
 
-  const store::Span span;
+  const store::Demand demand;
   const std::uint64_t number;  // of his ticket, if he stands in line
   const std::optional<Token> token;
   std::uint64_t place = std::numeric_limits<std::uint64_t>::max();  // there, as far as is known
@@ -61,7 +61,8 @@ class Waiter {
 };
 
 /// All those of one client who wait for one key, first come, first served. Those in line are served
-/// by the server, which knows of all processes.
+/// by the server, which knows of all processes. Those who watch want it together with other keys:
+/// they are told when it is free, and then try for all of them.
 struct KeyQueue : boost::intrusive::set_base_hook<boost::intrusive::optimize_size<true>> {
   using Instant = Clock::time_point;
   static constexpr Instant never = Instant::max();
@@ -69,9 +70,12 @@ struct KeyQueue : boost::intrusive::set_base_hook<boost::intrusive::optimize_siz
   std::string_view key;  // the map's
   std::list<std::shared_ptr<Waiter>> waiters;
   std::list<std::shared_ptr<Waiter>> line;
+  std::list<std::shared_ptr<Waiter>> watchers;
   bool heads_line = false;  // the first of them is the first of all clients', as far as is known
   Instant granted_at{};     // when the line last granted the lease to one of them
-  bool empty() const noexcept { return waiters.empty() && line.empty(); }
+  bool empty() const noexcept { return waiters.empty() && line.empty() && watchers.empty(); }
+  /// Somebody needs to know how long the key has to live: the server doesn't see to him by itself.
+  bool is_looked_at() const noexcept { return !waiters.empty() || !watchers.empty(); }
 
   Instant look_at = never;   // when to ask the server
   Instant not_before{};      // others have the key for themselves until then
@@ -168,7 +172,7 @@ class WaitingRoom {
     Heir(Heir&& other) noexcept = default;
     Heir& operator=(Heir&&) = delete;
 
-    const store::Span& span() const noexcept { return waiter_->span; }
+    const store::Demand& demand() const noexcept { return waiter_->demand; }
     /// False if he doesn't wait any more.
     bool grant(const store::Grant& grant) noexcept;
     /// Takes the lease if he still waits.
@@ -191,18 +195,22 @@ class WaitingRoom {
   void await_watch(Instant until) noexcept;
   bool empty() const noexcept { return queues_made_.load(std::memory_order_relaxed) == 0; }
   bool has_queue(std::string_view key) noexcept;
-  Place enter(std::string_view key, const store::Span& span);
+  Place enter(std::string_view key, const store::Demand& demand);
+  /// The same for one who watches the key.
+  Place enter_watchers(std::string_view key, const store::Demand& demand);
   /// The same for one who stands in line with that ticket.
-  Place enter_line(std::string_view key, const store::Span& span, const store::Ticket& ticket);
+  Place enter_line(std::string_view key, const store::Demand& demand, const store::Ticket& ticket);
   std::uint64_t next_number() noexcept { return numbers_.fetch_add(1) + 1; }
   /// The server granted the lease to the ticket with that number: he has to accept it.
-  void granted(std::uint64_t number) noexcept;
-  /// The same, and it is accepted already: by a request that was sent then.
-  void granted(std::uint64_t number, Instant sent) noexcept;
+  void called(std::uint64_t number) noexcept;
+  /// The server granted the lease to a ticket of this process: by a request that was sent then.
+  void granted(const store::LineGrant& grant, Instant sent) noexcept;
   /// For a lease that is given back: to whom to hand it on, if to anybody.
   std::optional<Heir> next_for(std::string_view key);
-  /// The key was really given back.
+  /// The key was really given back, so that others have their turn.
   void released(std::string_view key) noexcept;
+  /// The key was given back together with others: nobody has to step back.
+  void freed(std::string_view key) noexcept;
   /// A lease was obtained otherwise than by a handoff.
   void obtained(std::string_view key, std::chrono::nanoseconds ttl) noexcept;
 
@@ -210,7 +218,7 @@ class WaitingRoom {
 
   struct Question {
     std::string key;
-    std::optional<store::Span> attempt;  ///< ask for the lease; otherwise look
+    std::optional<store::Demand> attempt;  ///< ask for the lease; otherwise look
   };
 
   /// Has `alarm` go off when there is something to do. Once, before there are waiters to wait for.
@@ -259,6 +267,7 @@ class WaitingRoom {
   static std::shared_ptr<Waiter> first_of(const Place::List& list) noexcept;
   static void wake(Waiter& waiter) noexcept;
   void tell_first(KeyQueue& queue) noexcept;
+  void tell_watchers(KeyQueue& queue) noexcept;
   void ring_by(Instant when) noexcept;
   static void note_trouble(KeyQueue& queue, const store::Failure& failure) noexcept;
   void begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept;

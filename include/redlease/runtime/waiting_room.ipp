@@ -87,7 +87,7 @@ void WaitingRoom::look_after_change(KeyQueue& queue, Instant now) noexcept {
   queue.changed = false;
   queue.seen_free = false;
   if (queue.empty()) return;
-  const bool for_line = queue.waiters.empty() && !queue.heads_line;
+  const bool for_line = !queue.is_looked_at() && !queue.heads_line;
   if (!for_line && now - queue.handed_on_at < own_lease_settles) {
     return set_look(queue, queue.handed_on_at + own_lease_settles);
   }
@@ -121,6 +121,12 @@ void WaitingRoom::wake(Waiter& waiter) noexcept {
 void WaitingRoom::tell_first(KeyQueue& queue) noexcept {
   if (const auto first = first_of(queue.waiters)) wake(*first);
   if (const auto first = first_of(queue.line)) wake(*first);
+  tell_watchers(queue);
+}
+
+// One after the other: most of them will be in each other's way.
+void WaitingRoom::tell_watchers(KeyQueue& queue) noexcept {
+  if (!queue.watchers.empty()) wake(*queue.watchers.front());
 }
 
 bool WaitingRoom::deliver(Waiter& waiter, const store::Grant& grant) noexcept {
@@ -139,7 +145,7 @@ void WaitingRoom::begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl,
   queue.seen_free = false;
   queue.handed_on_at = now;
   queue.changed = true;
-  if (!queue.waiters.empty()) set_look(queue, now + own_lease_settles);
+  if (queue.is_looked_at()) set_look(queue, now + own_lease_settles);
 }
 
 void WaitingRoom::note_trouble(KeyQueue& queue, const store::Failure& failure) noexcept {
@@ -168,8 +174,8 @@ bool WaitingRoom::has_queue(std::string_view key) noexcept {
          (!queue->waiters.empty() || (watching_ && queue->ours_until > Clock::now()));
 }
 
-WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& span) {
-  auto waiter = std::make_shared<Waiter>(span);
+WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Demand& demand) {
+  auto waiter = std::make_shared<Waiter>(demand);
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
   auto& queue = make_queue(key);
@@ -185,9 +191,21 @@ WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Span& s
   return {*this, queue, queue.waiters, behind};
 }
 
-WaitingRoom::Place WaitingRoom::enter_line(std::string_view key, const store::Span& span,
+WaitingRoom::Place WaitingRoom::enter_watchers(std::string_view key, const store::Demand& demand) {
+  auto waiter = std::make_shared<Waiter>(demand);
+  const std::lock_guard lock{mutex_};
+  const auto now = Clock::now();
+  auto& queue = make_queue(key);
+  queue.watchers.push_back(std::move(waiter));
+  // The look has the server tell of the next change. What changed before, the look finds.
+  if (!queue.asking) set_look(queue, now);
+  if (!watching_) ring_by(now);
+  return {*this, queue, queue.watchers, true};
+}
+
+WaitingRoom::Place WaitingRoom::enter_line(std::string_view key, const store::Demand& demand,
                                            const store::Ticket& ticket) {
-  auto waiter = std::make_shared<Waiter>(span, &ticket);
+  auto waiter = std::make_shared<Waiter>(demand, &ticket);
   const std::lock_guard lock{mutex_};
   auto& queue = make_queue(key);
   in_line_.emplace(ticket.number, InLine{waiter.get(), &queue});
@@ -225,14 +243,20 @@ Waiter* WaitingRoom::granted_to(std::uint64_t number) noexcept {
   return found->second.waiter;
 }
 
-void WaitingRoom::granted(std::uint64_t number) noexcept {
+void WaitingRoom::called(std::uint64_t number) noexcept {
   const std::lock_guard lock{mutex_};
   if (auto* waiter = granted_to(number)) wake(*waiter);
 }
 
-void WaitingRoom::granted(std::uint64_t number, Instant sent) noexcept {
+void WaitingRoom::granted(const store::LineGrant& grant, Instant sent) noexcept {
   const std::lock_guard lock{mutex_};
-  if (auto* waiter = granted_to(number)) deliver(*waiter, {*waiter->token, sent});
+  auto* waiter = granted_to(grant.number);
+  if (waiter == nullptr) return;
+  if (grant.accepted) {
+    deliver(*waiter, {*waiter->token, sent});
+  } else {
+    wake(*waiter);
+  }
 }
 
 void WaitingRoom::await_watch(Instant until) noexcept {
@@ -303,7 +327,7 @@ void WaitingRoom::Place::stands_at(const std::string& where, bool first) noexcep
 void WaitingRoom::Place::wake_next(bool served) noexcept {
   const std::lock_guard lock{room_.mutex_};
   if (list_.front() != waiter_) return;
-  const bool headed = std::exchange(queue_.heads_line, false);
+  const bool headed = &list_ == &queue_.line && std::exchange(queue_.heads_line, false);
   // He is still there when the next one looks whether he is the first.
   list_.splice(list_.end(), list_, self_);
   if ((headed || !served) && list_.front() != waiter_) wake(*list_.front());
@@ -384,7 +408,7 @@ bool WaitingRoom::Heir::grant(const store::Grant& grant) noexcept {
   const std::lock_guard lock{room_->mutex_};
   auto* queue = room_->find(key_);
   if (queue == nullptr) return false;
-  room_->handed_on(*queue, waiter->span.ttl, Clock::now());
+  room_->handed_on(*queue, waiter->demand.ttl, Clock::now());
   return room_->deliver(*waiter, grant);
 }
 
@@ -394,7 +418,7 @@ void WaitingRoom::Heir::pass(std::unique_ptr<detail::LeaseCore>& baton) noexcept
   auto* queue = room_->find(key_);
   if (queue == nullptr || waiter->gone) return;
   waiter->news.baton = std::move(baton);
-  room_->handed_on(*queue, waiter->span.ttl, Clock::now());
+  room_->handed_on(*queue, waiter->demand.ttl, Clock::now());
   wake(*waiter);
 }
 
@@ -410,10 +434,26 @@ void WaitingRoom::released(std::string_view key) noexcept {
   const auto now = Clock::now();
   queue->run.end(now);
   if (const auto first = first_of(queue->line)) wake(*first);
+  tell_watchers(*queue);
   if (queue->waiters.empty()) return;
   queue->handed_on_at = {};
   queue->not_before = now + core::HandoffRun::step_back;
   set_look(*queue, queue->not_before);
+  if (!watching_) tell_first(*queue);
+}
+
+void WaitingRoom::freed(std::string_view key) noexcept {
+  if (empty()) return;
+  const std::lock_guard lock{mutex_};
+  auto* queue = find(key);
+  if (queue == nullptr || queue->empty()) return;
+  queue->ours_until = {};
+  queue->handed_on_at = {};
+  queue->run.end(Clock::now());
+  queue->seen_free = !queue->waiters.empty();
+  if (!queue->asking) set_look(*queue, Clock::now());
+  if (const auto first = first_of(queue->line)) wake(*first);
+  tell_watchers(*queue);
   if (!watching_) tell_first(*queue);
 }
 
@@ -454,7 +494,7 @@ std::optional<WaitingRoom::Question> WaitingRoom::next_question(Instant now) {
   while (!schedule_.empty() && schedule_.begin()->look_at <= now) {
     KeyQueue& queue = *schedule_.begin();
     const auto first = first_of(queue.waiters);
-    if (queue.asking || (!first && !first_of(queue.line))) {
+    if (queue.asking || (!first && !first_of(queue.line) && queue.watchers.empty())) {
       set_look(queue, never);  // the answer, or the next to come in, sets it anew
       continue;
     }
@@ -463,7 +503,7 @@ std::optional<WaitingRoom::Question> WaitingRoom::next_question(Instant now) {
     queue.asking = true;
     queue.changed = false;
     if (queue.seen_free && first) {
-      question.attempt = first->span;
+      question.attempt = first->demand;
       first->claimed = true;
       queue.candidate = first;
     }
@@ -501,6 +541,7 @@ void WaitingRoom::looked(std::string_view key, std::optional<std::chrono::millis
   if (!ttl && queue->changed && queue->ours_until > now) return look_after_change(*queue, now);
   if (!ttl) {
     if (const auto first = first_of(queue->line)) wake(*first);
+    tell_watchers(*queue);
     queue->seen_free = !queue->waiters.empty();
     return set_look(*queue, queue->seen_free ? now + queue->run.courtesy(now)
                                              : later(now, store::LineStore::window));
@@ -521,7 +562,7 @@ bool WaitingRoom::tried(std::string_view key, const store::Acquisition& acquisit
   const auto candidate = std::exchange(queue->candidate, nullptr);
   if (acquisition.grant) {
     if (candidate && deliver(*candidate, *acquisition.grant)) {
-      begin_holding(*queue, candidate->span.ttl, now);
+      begin_holding(*queue, candidate->demand.ttl, now);
       return true;
     }
     set_look(*queue, now);

@@ -122,13 +122,13 @@ void Wakeups::handle(const store::Sighting& sighting, Clock::time_point now) {
     case Kind::all_changed:
       return room_.all_changed(now);
     case Kind::granted:
-      return room_.granted(sighting.number);
+      return room_.called(sighting.number);
     case Kind::looked:
       return room_.looked(sighting.key, sighting.ttl, now);
     case Kind::failed:
       return room_.failed(sighting.key);
     case Kind::unreleased:
-      return store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.span.ttl);
+      return store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.demand.ttl);
     case Kind::tried:
       break;
   }
@@ -139,7 +139,7 @@ void Wakeups::handle(const store::Sighting& sighting, Clock::time_point now) {
 void Wakeups::conclude(const store::Sighting& sighting, Clock::time_point now) {
   auto acquisition = sighting.acquisition;
   const bool granted = acquisition.grant.has_value();
-  if (granted && store::LeaseStore::lateness(sighting.span, sighting.sent).count() >= 0) {
+  if (granted && store::LeaseStore::lateness(sighting.demand, sighting.sent).count() >= 0) {
     acquisition.grant.reset();
     acquisition.failure = store::Failure{errc::unavailable, "the reply came late", true, false};
   }
@@ -154,9 +154,9 @@ void Wakeups::conclude(const store::Sighting& sighting, Clock::time_point now) {
   }
   const bool taken = room_.tried(sighting.key, acquisition, now) && acquisition.grant;
   if (granted && !taken && stream_.ready()) {
-    stream_.give_back(sighting.key, *sighting.token, sighting.span, now);
+    stream_.give_back(sighting.key, *sighting.token, sighting.demand, now);
   } else if (in_doubt || (granted && !taken)) {
-    store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.span.ttl);
+    store_.disown(sighting.key, *sighting.token, sighting.sent + sighting.demand.ttl);
   }
 }
 

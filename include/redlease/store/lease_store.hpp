@@ -4,13 +4,15 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <redlease/clock.hpp>
 #include <redlease/error.hpp>
+#include <redlease/fencing.hpp>
+#include <redlease/store/keys.hpp>
 #include <redlease/store/lua_scripts.hpp>
 #include <redlease/token.hpp>
 #include <redlease/wire/outcome.hpp>
@@ -26,20 +28,23 @@ struct Failure {
   bool in_doubt = false;   ///< the request may have run, or may run yet
 };
 
-/// How long a lease is to last.
-struct Span {
+/// How a lease is wanted.
+struct Demand {
   std::chrono::milliseconds ttl{};
   std::chrono::nanoseconds reserve{0};  ///< validity that must be left when it is handed out
+  std::vector<std::string> counters{};  ///< of its fencing numbers, one for each key; or none
 };
 
 struct Grant {
   Token token;
-  Clock::time_point sent;  ///< the instant before the successful request was sent
+  Clock::time_point sent;               ///< the instant before the successful request was sent
+  std::vector<FencingToken> numbers{};  ///< one for each key, if they were demanded
 };
 
 struct Acquisition {
-  std::optional<Grant> grant;      ///< neither this
-  std::optional<Failure> failure;  ///< nor that: held by another
+  std::optional<Grant> grant{};      ///< neither this
+  std::optional<Failure> failure{};  ///< nor that: held by another
+  std::size_t blocker = 0;           ///< that key of several
 };
 
 /// What a script that compares the key with a token found, and (if ours) did.
@@ -62,7 +67,8 @@ struct KeyContent {
   std::string type;                              ///< "string", "hash", ...
   std::optional<std::chrono::milliseconds> ttl;  ///< none: it never expires
   std::size_t length = 0;
-  std::string beginning;  ///< of a string, up to 512 bytes
+  std::string beginning;               ///< of a string, up to 512 bytes
+  std::optional<FencingToken> number;  ///< the latest one, if its counter is beside the key
 };
 
 /// Knows whether the server surely has a script in its cache: for a moment after an answer of it.
@@ -84,6 +90,13 @@ class ScriptInCache {
   std::atomic<Clock::rep> seen_{Clock::time_point::min().time_since_epoch().count()};
 };
 
+/// What the counter of a key's fencing numbers is called, beside the key.
+inline constexpr std::string_view fencing_counter = "redlease:fence";
+
+/// The fencing numbers in an answer; nothing if it has others than were demanded.
+std::optional<std::vector<FencingToken>> read_numbers(const wire::Reply& answer,
+                                                      const Demand& demand);
+
 /// What lives for longer lives for ever, as far as anybody waits for its end.
 inline constexpr std::chrono::milliseconds longest_ttl = std::chrono::hours{24 * 365 * 100};
 
@@ -91,7 +104,8 @@ inline constexpr std::chrono::milliseconds longest_ttl = std::chrono::hours{24 *
 bool is_no_script(const wire::Outcome& outcome) noexcept;
 
 /// What is asked of one server about lease keys. The only writes that it ever sends are
-/// `SET key token NX PX ttl` and the scripts in lua/.
+/// `SET key token NX PX ttl` and the scripts in lua/. A lease on several keys is taken, renewed and
+/// given back with one request, and of one that is lost by any of its keys nothing stays.
 ///
 /// Each call blocks for at most two command time-outs (the second one to find out what became of
 /// a request whose answer is missing), and one connect time-out when there is no connection yet;
@@ -101,21 +115,21 @@ class LeaseStore {
   LeaseStore(wire::Pipelines& pipelines, std::string server)
       : pipelines_(pipelines), server_(std::move(server)) {}
 
-  Acquisition acquire(std::string_view key, const Span& span, Clock::time_point limit);
+  Acquisition acquire(KeyView keys, const Demand& demand, Clock::time_point limit);
 
   /// How late an acquisition that was sent then is granted now: not yet too late if negative.
-  static std::chrono::nanoseconds lateness(const Span& span, Clock::time_point sent) noexcept;
-  /// Has the key freed with whatever is sent next, should it hold the token by then.
-  void disown(std::string_view key, const Token& token, Clock::time_point until);
+  static std::chrono::nanoseconds lateness(const Demand& demand, Clock::time_point sent) noexcept;
+  /// Has the keys freed with whatever is sent next, should they hold the token by then.
+  void disown(KeyView keys, const Token& token, Clock::time_point until);
 
-  Comparison renew(std::string_view key, std::string_view token, std::chrono::milliseconds ttl,
+  Comparison renew(KeyView keys, std::string_view token, std::chrono::milliseconds ttl,
                    Clock::time_point limit);
 
-  Comparison release(std::string_view key, std::string_view token, Clock::time_point limit);
+  Comparison release(KeyView keys, std::string_view token, Clock::time_point limit);
 
   /// The same for one who waits: sets a fresh token for `heir` in the place of ours. If that is
   /// refused, releases.
-  Handover hand_over(std::string_view key, std::string_view token, const Span& heir,
+  Handover hand_over(std::string_view key, std::string_view token, const Demand& heir,
                      Clock::time_point limit);
 
   /// Writes the release and doesn't wait for its answer: `done` gets it; see answer_to_post().
@@ -123,13 +137,15 @@ class LeaseStore {
                     void* context);
   /// Has the release sent with whatever is sent next between `from` and `until`. False, and
   /// nothing done, when the client is being closed.
-  bool owe_release(std::string_view key, std::string_view token, Clock::time_point from,
+  bool owe_release(KeyView keys, std::string_view token, Clock::time_point from,
                    Clock::time_point until, wire::Completion done, void* context);
-  /// The same for a lease that nobody has heard of. Never throws.
-  void give_back(std::string_view key, std::string_view token) noexcept;
+  /// Writes the release of a lease that nobody has heard of. Never throws.
+  void give_back(KeyView keys, std::string_view token) noexcept;
   /// Reads the outcome of a posted or owed release.
-  Comparison answer_to_post(std::string_view key, std::string_view token,
-                            const wire::Outcome& outcome);
+  Comparison answer_to_post(KeyView keys, std::string_view token, const wire::Outcome& outcome);
+
+  /// Writes `value` to a key unless a higher number was seen there. False: one was. Throws Error.
+  bool fenced_write(std::string_view key, std::string_view value, FencingToken number);
 
   /// Empty if there is no such key. Throws Error.
   std::optional<KeyContent> inspect(std::string_view key, Clock::time_point limit);
@@ -143,35 +159,41 @@ class LeaseStore {
 
   const std::string& server() const noexcept { return server_; }
   /// The text of a failure: operation, key and server, and why.
-  std::string describe(std::string_view operation, std::string_view key,
-                       std::string_view cause) const;
+  std::string describe(std::string_view operation, KeyView keys, std::string_view cause) const;
 
  private:
   friend class LineStore;
   Clock::time_point deadline(Clock::time_point limit) const;
-  using Arguments = std::initializer_list<std::string_view>;
-  wire::Outcome eval(const lua::Script& script, std::string_view key, Arguments arguments,
+  wire::Outcome eval(const lua::Script& script, const ScriptKeys& keys, const Arguments& arguments,
                      Clock::time_point deadline);
   wire::Outcome look(const wire::Command& command, Clock::time_point deadline);
-  wire::Outcome look(const lua::Script& script, std::string_view key, Arguments arguments,
+  wire::Outcome look(const lua::Script& script, const ScriptKeys& keys, const Arguments& arguments,
                      Clock::time_point deadline);
-  Failure failure(std::string_view operation, std::string_view key,
-                  const wire::Outcome& outcome) const;
-  Failure refusal(std::string_view operation, std::string_view key, std::string_view token,
+  Failure failure(std::string_view operation, KeyView keys, const wire::Outcome& outcome) const;
+  Failure refusal(std::string_view operation, KeyView keys, std::string_view token,
                   const wire::Reply& reply) const;
-  Comparison comparison_of(std::string_view operation, std::string_view key, std::string_view token,
+  Comparison comparison_of(std::string_view operation, KeyView keys, std::string_view token,
                            const wire::Outcome& outcome) const;
-  Comparison compare(std::string_view key, std::string_view token, Clock::time_point until);
-  Acquisition acquisition_of(std::string_view key, const Token& token, const Span& span,
+  wire::Outcome ask_to_renew(KeyView keys, std::string_view token, std::chrono::milliseconds ttl,
+                             Clock::time_point deadline);
+  Comparison comparison_of(std::string_view operation, KeyView keys, std::string_view token,
+                           const Demand& demand, const wire::Outcome& outcome) const;
+  Comparison renewal_of(KeyView keys, std::string_view token, const wire::Outcome& outcome) const;
+  Comparison compare(KeyView keys, std::string_view token, Clock::time_point until);
+  wire::Outcome ask_for(KeyView keys, const Token& token, const Demand& demand,
+                        Clock::time_point deadline);
+  wire::Outcome look_for(KeyView keys, const Token& token, const Demand& demand,
+                         Clock::time_point deadline);
+  Acquisition acquisition_of(KeyView keys, const Token& token, const Demand& demand,
                              const wire::Outcome& outcome);
-  void clean_up(std::string_view key, const Token& token, std::chrono::milliseconds ttl,
+  void clean_up(KeyView keys, const Token& token, std::chrono::milliseconds ttl,
                 const wire::Outcome& doubtful);
-  Acquisition resolve_acquire(std::string_view key, const Span& span, const Token& token,
+  Acquisition resolve_acquire(KeyView keys, const Demand& demand, const Token& token,
                               const wire::Outcome& in_doubt, Clock::time_point limit);
-  Acquisition granted(std::string_view key, const Token& token, const Span& span,
-                      Clock::time_point sent);
+  Acquisition granted(KeyView keys, const Token& token, const Demand& demand,
+                      const wire::Outcome& request, const wire::Reply& answer);
   Handover resolve_handover(std::string_view key, std::string_view token, const Token& heirs,
-                            const Span& heir, const wire::Outcome& doubtful,
+                            const Demand& heir, const wire::Outcome& doubtful,
                             Clock::time_point limit);
 
   wire::Pipelines& pipelines_;

@@ -14,24 +14,26 @@
 
 namespace redlease::inline v1::store {
 
-/// The name of something that lies beside a lease's key, in the same slot of a Cluster: a key
-/// without a hash tag becomes the tag.
-std::string beside(std::string_view key, std::string_view what);
-
 /// A place in the line for a lease: see lua/line.lua.
 struct Ticket {
   std::uint64_t number;  ///< tells the waiters of a process apart
   Token token;           ///< will be in the key when it is granted
-  std::chrono::milliseconds ttl;
+  Demand demand;
   bool deaf = false;  ///< its process can't hear of a grant: its holder has to ask
   std::string place = "0";
 };
 
+/// A ticket of this process to which the lease was granted on the way.
+struct LineGrant {
+  std::uint64_t number = 0;  ///< 0: there is none
+  bool accepted = false;     ///< the lease is his; otherwise he has to join once more
+};
+
 /// What a step in the line brought.
 struct LineStep {
-  bool ours = false;          ///< the lease is, from `sent` on
-  std::uint64_t granted = 0;  ///< the number of another ticket of this process that got it
-  bool missed = false;        ///< we had been taken out of the line
+  std::optional<Grant> grant;  ///< the lease is ours
+  LineGrant granted;           ///< or another one's
+  bool missed = false;         ///< we had been taken out of the line
   Clock::time_point sent{};
   bool first = false;  ///< nobody is before us in line
   std::optional<Failure> failure;
@@ -58,9 +60,9 @@ class LineStore {
   /// much longer than `limit` for a connection: without one that is done with what is sent next.
   void leave(std::string_view key, const Ticket& ticket, Clock::time_point limit) noexcept;
 
-  /// As LeaseStore::release(). `granted`: the number of a ticket of this process that has it now.
+  /// As LeaseStore::release(). `granted`: who has it now, if he is of this process.
   Comparison release(std::string_view key, std::string_view token, Clock::time_point limit,
-                     std::uint64_t& granted);
+                     LineGrant& granted);
   /// As LeaseStore::post_release() and answer_to_post().
   void post_release(std::string_view key, std::string_view token, wire::Completion done,
                     void* context);
@@ -71,14 +73,16 @@ class LineStore {
   enum class By : char { sha1, text };
   std::string text_of(const Ticket& ticket) const;
   wire::Command command(By by, std::string_view verb, std::string_view key,
-                        std::string_view process, std::string_view subject,
-                        std::string_view place) const;
+                        std::string_view process, std::string_view subject, std::string_view place,
+                        const std::string& counter) const;
   wire::Outcome call(std::string_view verb, std::string_view key, std::string_view subject,
-                     std::string_view place, Clock::time_point deadline);
+                     std::string_view place, const std::string& counter,
+                     Clock::time_point deadline);
+  wire::Command leaving(std::string_view key, const Ticket& ticket) const;
   LineStep step(std::string_view verb, std::string_view key, Ticket& ticket,
                 Clock::time_point limit);
   Comparison comparison_of(std::string_view key, std::string_view token,
-                           const wire::Outcome& outcome, std::uint64_t& granted) const;
+                           const wire::Outcome& outcome, LineGrant& granted) const;
   void give_up(std::string_view key, const Ticket& ticket, const wire::Outcome& doubtful);
 
   LeaseStore& leases_;

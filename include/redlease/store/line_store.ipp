@@ -2,9 +2,12 @@
 #define REDLEASE_STORE_LINE_STORE_IPP
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <span>
 
 #include <fmt/format.h>
+#include <redlease/core/key_slot.hpp>
 #include <redlease/store/line_store.hpp>
 #include <redlease/wire/command.hpp>
 #include <redlease/wire/server_error.hpp>
@@ -19,19 +22,23 @@ constexpr std::string_view nobody = "-";
 constexpr std::chrono::milliseconds line_lasts{60'000};
 
 // See lua/line.lua.
-constexpr std::size_t reply_size = 5;
+constexpr std::size_t reply_size = 6;
 
 // Leaving may take that long, though the time of the wait is over.
 constexpr std::chrono::milliseconds least_patience{50};
 
-bool has_hash_tag(std::string_view key) {
-  const auto open = key.find('{');
-  if (open == std::string_view::npos) return false;
-  const auto close = key.find('}', open);
-  return close != std::string_view::npos && close > open + 1;
+// A ticket of this process that got the lease: a negative number has to accept it.
+LineGrant grant_in(const wire::Reply& reply) {
+  const auto number = reply.elements[1].integer;
+  return {static_cast<std::uint64_t>(number < 0 ? -number : number), number > 0};
 }
 
 void forget(void*, wire::Outcome&&) noexcept {}
+
+const std::string& counter_of(const Demand& demand) {
+  static const std::string none;
+  return demand.counters.empty() ? none : demand.counters.front();
+}
 
 // A ticket that is left behind costs others a window, or if it is granted by one of this process
 // its whole ttl. So leaving is tried once more.
@@ -55,46 +62,41 @@ struct Leaving {
 
 }  // namespace
 
-std::string beside(std::string_view key, std::string_view what) {
-  return has_hash_tag(key) ? fmt::format("{}:{}", key, what) : fmt::format("{{{}}}:{}", key, what);
-}
-
 LineStore::LineStore(LeaseStore& leases, wire::Pipelines& pipelines, std::string process)
     : leases_(leases), pipelines_(pipelines), process_(std::move(process)) {}
 
 std::string LineStore::text_of(const Ticket& ticket) const {
-  return fmt::format("{}:{}:{}:{}", ticket.deaf ? nobody : process_, ticket.number,
-                     ticket.ttl.count(), ticket.token.reveal());
+  return fmt::format("{}:{}{}:{}:{}", ticket.deaf ? nobody : process_, ticket.number,
+                     ticket.demand.counters.empty() ? "" : "f", ticket.demand.ttl.count(),
+                     ticket.token.reveal());
 }
 
 wire::Command LineStore::command(By by, std::string_view verb, std::string_view key,
                                  std::string_view process, std::string_view subject,
-                                 std::string_view place) const {
-  const auto line = beside(key, "redlease:line");
+                                 std::string_view place, const std::string& counter) const {
+  const auto line = core::beside(key, "redlease:line");
   const auto within = std::to_string(window.count());
   const auto lasts = std::to_string(line_lasts.count());
   const bool text = by == By::text;
-  return {text ? "EVAL" : "EVALSHA",
-          text ? lua::line.text : lua::line.sha1,
-          "2",
-          key,
-          line,
-          verb,
-          process,
-          within,
-          lasts,
-          subject,
-          place};
+  const std::array<std::string_view, 6> call{text ? "EVAL" : "EVALSHA",
+                                             text ? lua::line.text : lua::line.sha1,
+                                             counter.empty() ? "2" : "3",
+                                             key,
+                                             line,
+                                             counter};
+  const std::array<std::string_view, 6> arguments{verb, process, within, lasts, subject, place};
+  return {std::span{call}.first(counter.empty() ? 5 : 6), arguments};
 }
 
 wire::Outcome LineStore::call(std::string_view verb, std::string_view key, std::string_view subject,
-                              std::string_view place, Clock::time_point deadline) {
-  auto outcome =
-      pipelines_.call(command(By::sha1, verb, key, process_, subject, place), deadline, key);
-  if (is_no_script(outcome)) {
-    outcome =
-        pipelines_.call(command(By::text, verb, key, process_, subject, place), deadline, key);
-  }
+                              std::string_view place, const std::string& counter,
+                              Clock::time_point deadline) {
+  const auto send = [&](By by) {
+    const auto words = command(by, verb, key, process_, subject, place, counter);
+    return pipelines_.call(words, deadline, key);
+  };
+  auto outcome = send(By::sha1);
+  if (is_no_script(outcome)) outcome = send(By::text);
   in_cache_.note(outcome);
   return outcome;
 }
@@ -113,16 +115,23 @@ LineStep LineStore::join(std::string_view key, Ticket& ticket, Clock::time_point
 LineStep LineStore::step(std::string_view verb, std::string_view key, Ticket& ticket,
                          Clock::time_point limit) {
   LineStep result;
-  const auto outcome = call(verb, key, text_of(ticket), ticket.place, leases_.deadline(limit));
+  const auto outcome = call(verb, key, text_of(ticket), ticket.place, counter_of(ticket.demand),
+                            leases_.deadline(limit));
   result.sent = outcome.sent;
   const auto& reply = outcome.reply;
   if (outcome.kind != wire::Outcome::Kind::answered) {
     result.failure = leases_.failure("acquire", key, outcome);
     if (outcome.kind == wire::Outcome::Kind::in_doubt) give_up(key, ticket, outcome);
   } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == reply_size) {
-    result.ours = reply.elements[0].integer == 1;
-    result.granted = static_cast<std::uint64_t>(reply.elements[1].integer);
-    if (verb == "join" && !result.ours) ticket.place = reply.elements[2].text;
+    const bool ours = reply.elements[0].integer == 1;
+    const auto numbers = read_numbers(reply.elements[5], ticket.demand);
+    if (ours && numbers) result.grant.emplace(ticket.token, outcome.sent, *numbers);
+    if (ours && !numbers) {
+      result.failure = leases_.refusal("acquire", key, {}, {});
+      give_up(key, ticket, outcome);
+    }
+    result.granted = grant_in(reply);
+    if (verb == "join" && !ours) ticket.place = reply.elements[2].text;
     result.missed = reply.elements[3].integer == 1;
     result.first = reply.elements[4].integer == 1;
   } else {
@@ -134,26 +143,30 @@ LineStep LineStore::step(std::string_view verb, std::string_view key, Ticket& ti
 // The request may run yet. What it leaves behind is removed on its own connection, and once more
 // with what is sent next, should that have broken in between.
 void LineStore::give_up(std::string_view key, const Ticket& ticket, const wire::Outcome& doubtful) {
-  const auto leaving = command(By::text, "leave", key, nobody, text_of(ticket), ticket.place);
+  const auto words = leaving(key, ticket);
   const auto now = Clock::now();
-  wire::Pipelines::follow_up(doubtful, leaving, now);
-  pipelines_.owe(
-      {std::string{leaving.bytes()}, now, now + std::max(ticket.ttl, line_lasts), forget, nullptr});
+  wire::Pipelines::follow_up(doubtful, words, now);
+  pipelines_.owe({std::string{words.bytes()}, now, now + std::max(ticket.demand.ttl, line_lasts),
+                  forget, nullptr});
+}
+
+wire::Command LineStore::leaving(std::string_view key, const Ticket& ticket) const {
+  return command(By::text, "leave", key, nobody, text_of(ticket), ticket.place, {});
 }
 
 void LineStore::leave(std::string_view key, const Ticket& ticket,
                       Clock::time_point limit) noexcept {
   try {
-    const auto leaving = command(By::text, "leave", key, nobody, text_of(ticket), ticket.place);
+    const auto words = leaving(key, ticket);
     const auto now = Clock::now();
     if (!pipelines_.connected()) {
-      pipelines_.owe({std::string{leaving.bytes()}, now, now + line_lasts, forget, nullptr});
+      pipelines_.owe({std::string{words.bytes()}, now, now + line_lasts, forget, nullptr});
       return;
     }
     const auto deadline =
         std::min(now + pipelines_.timeouts().command, std::max(limit, now + least_patience));
-    auto context = std::make_unique<Leaving>(pipelines_, std::string{leaving.bytes()});
-    pipelines_.post(key, leaving, deadline, Leaving::done, context.get());
+    auto context = std::make_unique<Leaving>(pipelines_, std::string{words.bytes()});
+    pipelines_.post(key, words, deadline, Leaving::done, context.get());
     (void)context.release();  // it is done()'s now
   } catch (...) {
     // No memory: the ticket is passed over when nobody accepts its grant.
@@ -163,15 +176,15 @@ void LineStore::leave(std::string_view key, const Ticket& ticket,
 // ---- giving back -------------------------------------------------------------------------------
 
 Comparison LineStore::release(std::string_view key, std::string_view token, Clock::time_point limit,
-                              std::uint64_t& granted) {
-  const auto outcome = call("release", key, token, "0", leases_.deadline(limit));
+                              LineGrant& granted) {
+  const auto outcome = call("release", key, token, "0", {}, leases_.deadline(limit));
   if (outcome.kind != wire::Outcome::Kind::in_doubt)
     return comparison_of(key, token, outcome, granted);
 
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
   auto found = leases_.compare(key, token, until);
   if (!found.failure && found.ownership == Ownership::ours) {
-    found = comparison_of(key, token, call("release", key, token, "0", until), granted);
+    found = comparison_of(key, token, call("release", key, token, "0", {}, until), granted);
   }
   if (found.failure) found.failure = leases_.failure("release", key, outcome);
   found.confirmed = !found.failure && found.ownership == Ownership::ours;
@@ -183,24 +196,24 @@ void LineStore::post_release(std::string_view key, std::string_view token, wire:
   const auto now = Clock::now();
   const auto by = in_cache_.is_sure(now) ? By::sha1 : By::text;
   // Nobody waits for the reply, so it must not be the only one to tell of a grant.
-  pipelines_.post(key, command(by, "release", key, nobody, token, "0"),
+  pipelines_.post(key, command(by, "release", key, nobody, token, "0", {}),
                   now + pipelines_.timeouts().command, done, context);
 }
 
 Comparison LineStore::answer_to_post(std::string_view key, std::string_view token,
                                      const wire::Outcome& outcome) {
   in_cache_.note(outcome);
-  std::uint64_t granted = 0;
+  LineGrant granted;
   return comparison_of(key, token, outcome, granted);
 }
 
 Comparison LineStore::comparison_of(std::string_view key, std::string_view token,
-                                    const wire::Outcome& outcome, std::uint64_t& granted) const {
+                                    const wire::Outcome& outcome, LineGrant& granted) const {
   const auto& reply = outcome.reply;
   if (reply.type != wire::Reply::Type::array || reply.elements.size() != reply_size) {
     return leases_.comparison_of("release", key, token, outcome);
   }
-  granted = static_cast<std::uint64_t>(reply.elements[1].integer);
+  granted = grant_in(reply);
   wire::Outcome first;
   first.kind = outcome.kind;
   first.sent = outcome.sent;

@@ -37,7 +37,7 @@ struct Sighting {
   std::uint64_t number = 0;
   std::optional<std::chrono::milliseconds> ttl;  ///< max() if it never expires
   std::optional<Token> token;                    ///< of the attempt, or what was given back
-  Span span;                                     ///< so are these
+  Demand demand;                                 ///< so are these
   Clock::time_point sent{};                      ///< the instant before it was sent
   Acquisition acquisition;  ///< in doubt: last words have been sent, and the token is burnt
 };
@@ -70,9 +70,10 @@ class WatchStream {
 
   /// Queues a look, or an attempt (SET NX PX), to be sent by advance().
   void look(std::string_view key, Clock::time_point now);
-  void attempt(std::string_view key, const Span& span, Clock::time_point now);
+  void attempt(std::string_view key, const Demand& demand, Clock::time_point now);
   /// Queues the release of what an attempt got.
-  void give_back(std::string_view key, const Token& token, const Span& span, Clock::time_point now);
+  void give_back(std::string_view key, const Token& token, const Demand& demand,
+                 Clock::time_point now);
 
   /// Goes on with connecting, writing and reading. Throws Error when connecting failed, or the
   /// connections broke: it is closed then, and what was under way comes out of next().
@@ -93,7 +94,7 @@ class WatchStream {
     Sighting::Kind kind;  // looked, tried or unreleased; changed: the answer is of no interest
     std::string key;
     std::optional<Token> token;
-    Span span;
+    Demand demand;
     Clock::time_point sent;
   };
   struct Line {

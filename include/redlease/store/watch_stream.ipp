@@ -26,6 +26,15 @@ constexpr std::chrono::milliseconds lookup_poll{2};
 // A connection that only listens can be dead for long without a sign: it is asked that often.
 constexpr std::chrono::seconds ear_check{1};
 
+// What an attempt's reply brings with the lease, if it brings one.
+std::optional<std::vector<FencingToken>> granted_by(const Reply& reply, const Demand& demand) {
+  const bool by_script = !demand.counters.empty();
+  const bool granted = by_script ? reply.type == Reply::Type::array
+                                 : reply.type == Reply::Type::status && reply.text == "OK";
+  if (!granted) return std::nullopt;
+  return read_numbers(reply, demand);
+}
+
 }  // namespace
 
 void WatchStream::open(Clock::time_point deadline) {
@@ -40,15 +49,21 @@ void WatchStream::look(std::string_view key, Clock::time_point now) {
   ask({Sighting::Kind::looked, std::string{key}, {}, {}, now}, {"PTTL", key});
 }
 
-void WatchStream::attempt(std::string_view key, const Span& span, Clock::time_point now) {
+void WatchStream::attempt(std::string_view key, const Demand& demand, Clock::time_point now) {
   const auto token = Token::generate();
-  ask({Sighting::Kind::tried, std::string{key}, token, span, now},
-      {"SET", key, token.reveal(), "NX", "PX", std::to_string(span.ttl.count())});
+  const auto ttl = std::to_string(demand.ttl.count());
+  Asked asked{Sighting::Kind::tried, std::string{key}, token, demand, now};
+  if (demand.counters.empty()) {
+    ask(std::move(asked), {"SET", key, token.reveal(), "NX", "PX", ttl});
+  } else {
+    ask(std::move(asked),
+        {"EVAL", lua::acquire.text, "2", key, demand.counters.front(), token.reveal(), ttl, "1"});
+  }
 }
 
-void WatchStream::give_back(std::string_view key, const Token& token, const Span& span,
+void WatchStream::give_back(std::string_view key, const Token& token, const Demand& demand,
                             Clock::time_point now) {
-  ask({Sighting::Kind::unreleased, std::string{key}, token, span, now},
+  ask({Sighting::Kind::unreleased, std::string{key}, token, demand, now},
       {"EVAL", lua::release.text, "1", key, token.reveal()});
 }
 
@@ -203,13 +218,14 @@ void WatchStream::see(const Reply& reply) {
     }
   } else {
     sighting.token = asked.token;
-    sighting.span = asked.span;
+    sighting.demand = asked.demand;
     sighting.sent = asked.sent;
     if (asked.kind == Sighting::Kind::unreleased) {
       // Refused: it is tried again elsewhere.
-    } else if (reply.type == Reply::Type::status && reply.text == "OK") {
-      sighting.acquisition.grant.emplace(Grant{*asked.token, asked.sent});
-    } else if (reply.type != Reply::Type::nil) {
+    } else if (auto numbers = granted_by(reply, asked.demand)) {
+      sighting.acquisition.grant.emplace(Grant{*asked.token, asked.sent, std::move(*numbers)});
+    } else if (reply.type !=
+               (asked.demand.counters.empty() ? Reply::Type::nil : Reply::Type::integer)) {
       const bool refused = reply.is_error();
       sighting.acquisition.failure =
           Failure{refused ? errc::rejected : errc::protocol,
@@ -268,7 +284,7 @@ void WatchStream::end(const std::string& cause) {
     if (asked.kind == Sighting::Kind::looked) continue;
     sighting.kind = asked.kind;
     sighting.token = asked.token;
-    sighting.span = asked.span;
+    sighting.demand = asked.demand;
     sighting.sent = asked.sent;
     if (asked.kind != Sighting::Kind::tried) continue;
     sighting.acquisition.failure = Failure{errc::in_doubt, cause, true, true};

@@ -17,8 +17,9 @@ namespace {
 constexpr std::size_t max_reply_size = std::size_t{1} << 20;
 
 // hiredis parses; the functions below let it build our Reply in place, without a heap allocation
-// for every reply. A null result makes the parser fail.
-constexpr std::size_t most_elements = 128;
+// for every reply. A null result makes the parser fail. The longest array has something for each
+// key of a lease.
+constexpr std::size_t most_elements = 1024;
 
 Reply& place(const redisReadTask& task) {
   if (task.parent == nullptr) {

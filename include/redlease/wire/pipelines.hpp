@@ -29,6 +29,9 @@ class Pipelines {
   /// behind what was posted for that key.
   Outcome call(const Command& command, Clock::time_point deadline, std::string_view key = {});
 
+  /// Returns when what was posted for that key has been answered or given up, or at the deadline.
+  void await_posted(std::string_view key, Clock::time_point deadline);
+
   /// Sends `command` without waiting for its reply; `done` is called once, sooner or later.
   void post(std::string_view key, const Command& command, Clock::time_point deadline,
             Completion done, void* context);

@@ -85,6 +85,13 @@ Outcome Pipelines::call(const Command& command, Clock::time_point deadline, std:
   return outcome;
 }
 
+// Answers come in order: the one to a PING behind those of what was posted.
+void Pipelines::await_posted(std::string_view key, Clock::time_point deadline) {
+  if (const auto index = routes_.of(key).pipeline()) {
+    (void)pipelines_[*index]->submit({Command{"PING"}.bytes(), deadline});
+  }
+}
+
 void Pipelines::post(std::string_view key, const Command& command, Clock::time_point deadline,
                      Completion done, void* context) {
   Route& route = routes_.of(key);
