@@ -24,7 +24,10 @@ class FencingToken {
   /// For storing: fits a BIGINT.
   constexpr std::int64_t value() const noexcept { return value_; }
 
-  friend constexpr auto operator<=>(FencingToken, FencingToken) noexcept = default;
+  friend constexpr bool operator==(FencingToken, FencingToken) noexcept = default;
+  friend constexpr std::strong_ordering operator<=>(FencingToken a, FencingToken b) noexcept {
+    return a.value_ <=> b.value_;
+  }
 
  private:
   std::int64_t value_;

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include <redlease/store/lua_scripts.hpp>
+
 #include "integration/fixture.hpp"
 #include "support/waiters.hpp"
 
@@ -27,9 +29,8 @@ class AcquireAllTest : public IntegrationTest {
   }
   // A call of acquire_all() on a thread of its own.
   std::jthread wait_for(std::vector<std::string> keys, std::optional<Lease>& lease,
-                        std::atomic<bool>& asked, LeaseOptions options = {}) {
-    return std::jthread{[&, keys = std::move(keys), options] {
-      auto wait = asleep();
+                        std::atomic<bool>& asked, LeaseOptions options = {}, Wait wait = asleep()) {
+    return std::jthread{[&, keys = std::move(keys), options, wait]() mutable {
       wait.still_needed = [&] { return asked = true; };
       lease = client.acquire_all(keys, wait, options);
     }};
@@ -221,6 +222,39 @@ TEST_F(AcquireAllTest, IsWokenWhenTheLastBlockerGoes) {
     waiter.join();
     ASSERT_TRUE(lease);
     EXPECT_LT(watch.elapsed(), at_once);
+    lease->release();
+  }
+}
+
+// One request, and no moment in which a key is free.
+TEST_F(AcquireAllTest, IsHandedOnAsOneToWhoeverWantsTheSame) {
+  const LeaseOptions fenced{.ttl = 30s, .fencing = true};
+  const auto handoffs = [&] {
+    monitor.sync();
+    return monitor.count([](const MonitorLine& line) {
+      return line.args[0] == "EVALSHA" && line.args[1] == lua::handoff_all.sha1;
+    });
+  };
+  for (const bool scope_exit : {false, true}) {
+    auto held = client.try_acquire_all({"a", "b"}, fenced);
+    ASSERT_TRUE(held);
+    const auto before = held->fencing_token("b");
+    std::optional<Lease> lease;
+    std::atomic<bool> asked = false;
+    auto waiter = wait_for({"b", "a"}, lease, asked, fenced, restless());
+    EXPECT_TRUE(eventually(at_once, [&] { return asked.load(); }));
+    const auto so_far = handoffs();
+    if (scope_exit) {
+      held.reset();
+    } else {
+      held->release();
+    }
+    waiter.join();
+    ASSERT_TRUE(lease);
+    EXPECT_EQ(handoffs() - so_far, 1U);
+    EXPECT_LT(before, lease->fencing_token("b"));
+    EXPECT_EQ(server.get("a"), lease->token().reveal());
+    EXPECT_EQ(server.get("b"), lease->token().reveal());
     lease->release();
   }
 }

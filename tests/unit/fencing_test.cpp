@@ -71,22 +71,25 @@ TEST(FenceGateTest, NobodyGetsInBehindAHigherOne) {
 }
 
 // B45
-TEST(FenceMemoryTest, NoticesThatACounterFell) {
+TEST(FenceMemoryTest, KnowsTheHighest) {
   runtime::FenceMemory memory;
-  EXPECT_FALSE(memory.fell("a", FencingToken{1}));
-  EXPECT_FALSE(memory.fell("b", FencingToken{1}));
-  EXPECT_FALSE(memory.fell("a", FencingToken{7}));
-  EXPECT_EQ(memory.fell("a", FencingToken{7}), FencingToken{7});
-  EXPECT_EQ(memory.fell("a", FencingToken{2}), FencingToken{7});
-  EXPECT_FALSE(memory.fell("b", FencingToken{2}));
-  EXPECT_FALSE(memory.fell("a", FencingToken{8}));
-  EXPECT_TRUE(memory.fell("c", FencingToken{0})) << "a counter begins at 1";
+  EXPECT_EQ(memory.highest("a"), FencingToken{0});
+  memory.note("a", FencingToken{1});
+  memory.note("b", FencingToken{3});
+  memory.note("a", FencingToken{7});
+  memory.note("a", FencingToken{5});  // it was drawn earlier, and heard of later
+  EXPECT_EQ(memory.highest("a"), FencingToken{7});
+  EXPECT_EQ(memory.highest("b"), FencingToken{3});
+  EXPECT_EQ(memory.highest("c"), FencingToken{0});
 }
 
 TEST(FenceMemoryTest, ForgetsRatherThanGrowsOrMixesUp) {
   runtime::FenceMemory memory;
   for (int i = 0; i < 100'000; ++i) {
-    ASSERT_FALSE(memory.fell("counter" + std::to_string(i), FencingToken{100'000 - i}));
+    const auto counter = "counter" + std::to_string(i);
+    ASSERT_EQ(memory.highest(counter), FencingToken{0});
+    memory.note(counter, FencingToken{100'000 - i});
+    ASSERT_EQ(memory.highest(counter), FencingToken{100'000 - i});
   }
 }
 

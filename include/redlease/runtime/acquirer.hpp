@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <redlease/clock.hpp>
 #include <redlease/core/wait_plan.hpp>
@@ -55,7 +56,7 @@ class Acquirer {
   void dispose(runtime::News&& news) noexcept;
 
   std::unique_ptr<LeaseCore> acquired(const store::Grant& grant);
-  void check_fence(const store::Grant& grant);
+  void check_numbers(const store::Grant& grant);
   std::unique_ptr<LeaseCore> contended();
   [[noreturn]] void give_up(store::Failure&& failure);
   std::string what_is_there(Clock::time_point limit);
@@ -68,6 +69,7 @@ class Acquirer {
   const std::string& key_;   // the first of them, and mostly the only one
   std::size_t blocker_ = 0;  // the key that was held when they were asked for
   const Terms terms_;
+  std::vector<FencingToken> drawn_before_;  // of each counter: ours must be above that
   const Clock::time_point start_;
   std::optional<store::Grant> grant_;
   std::optional<store::Failure> trouble_;         // what the latest attempt that had its time met

@@ -25,6 +25,9 @@ Acquirer::Acquirer(std::shared_ptr<runtime::ClientState> client, store::Keys key
       key_(keys_.first()),
       terms_(options, keys_, order),
       start_(Clock::now()) {
+  for (const auto& counter : terms_.demand.counters) {
+    drawn_before_.push_back(backend_.fences.highest(counter));
+  }
   if (terms_.renewal) backend_.keeper.start();
 }
 
@@ -159,20 +162,29 @@ bool Acquirer::wait_for_all(const Wait& wait, core::WaitPlan& plan) {
   auto next = plan.next_attempt(Clock::now(), random_unit());
   for (;;) {
     const auto blocker = blocker_;
-    auto place = backend_.room.enter_watchers(keys_.all()[blocker], terms_.demand);
+    auto place = backend_.room.enter_watchers(keys_.all()[blocker], keys_.all(), terms_.demand);
     struct Leave {
       Acquirer& self;
       Place& place;
-      ~Leave() { place.wake_next(self.grant_.has_value()); }
+      ~Leave() {
+        place.wake_next(self.grant_.has_value());
+        self.dispose(place.leave());
+      }
     } const leave{*this, place};
     while (blocker_ == blocker) {
       const bool more = next.has_value();
       if (!more && !plan.has_attempts()) return false;
       if (!more && listening()) hint_ = what_is_there(plan.deadline());
       auto news = place.wait(next.value_or(plan.deadline()), wait.stop, !more);
+      const bool granted = news.grant.has_value();
       if (!is_needed(wait, news, more)) {
         trouble_.reset();
         return false;
+      }
+      if (granted && use(std::move(news), plan.deadline())) return true;
+      if (granted) {
+        place.back_in_line();
+        continue;
       }
       if (!more) return false;
       const bool tries = news.called || place.is_first() || wait.attempts;
@@ -222,7 +234,7 @@ bool Acquirer::use(runtime::News&& news, Clock::time_point deadline) {
   grant_ = news.baton ? LeaseCore::pass_on(std::move(news.baton), demand, deadline) : news.grant;
   if (!grant_) return false;
   if (store::LeaseStore::lateness(demand, grant_->sent).count() < 0) return true;
-  backend_.store.give_back(key_, grant_->token.reveal());
+  backend_.store.give_back(keys_, grant_->token.reveal());
   grant_.reset();
   return false;
 }
@@ -231,8 +243,8 @@ bool Acquirer::use(runtime::News&& news, Clock::time_point deadline) {
 void Acquirer::dispose(runtime::News&& news) noexcept {
   if (news.baton) LeaseCore::hand_on_or_post(std::move(news.baton));
   if (!news.grant) return;
-  backend_.store.give_back(key_, news.grant->token.reveal());
-  backend_.room.released(key_);
+  backend_.store.give_back(keys_, news.grant->token.reveal());
+  for (const auto& key : keys_.all()) backend_.room.released(key);
   news.grant.reset();
 }
 
@@ -369,7 +381,7 @@ std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
   std::unique_ptr<LeaseCore> core;
   try {
     core = std::make_unique<LeaseCore>(client_, keys_, grant, terms_);
-    check_fence(grant);
+    check_numbers(grant);
     if (listening()) {
       auto event = make_event(Event::Kind::acquired);
       event.fingerprint = grant.token.fingerprint();
@@ -389,23 +401,22 @@ std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
   return core;
 }
 
-// A resource would refuse a number that isn't the highest, or worse, has forgotten a higher one.
-void Acquirer::check_fence(const store::Grant& grant) {
+// A resource would refuse a number that was drawn from a counter which fell, or worse, has
+// forgotten those from before.
+void Acquirer::check_numbers(const store::Grant& grant) {
   for (std::size_t i = 0; i < grant.numbers.size(); ++i) {
     const auto& counter = terms_.demand.counters[i];
-    const auto before = backend_.fences.fell(counter, grant.numbers[i]);
-    if (!before) continue;
-    // One who was held up on the way may come behind the next holder, when his time is over.
-    const bool late = store::LeaseStore::lateness(terms_.demand, grant.sent).count() >= 0;
-    give_up(
-        {late ? errc::unavailable : errc::fence_regressed,
-         backend_.store.describe(
-             "acquire", keys_,
-             late ? std::string{"the lease's validity had ended before it was handed out"}
-                  : fmt::format("fencing number {} of the counter {} is not above {}, which was "
-                                "drawn before; the lease was given back",
-                                grant.numbers[i].value(), quote(counter), before->value())),
-         late, false});
+    const auto number = grant.numbers[i];
+    if (number <= drawn_before_[i]) {
+      give_up({errc::fence_regressed,
+               backend_.store.describe(
+                   "acquire", keys_,
+                   fmt::format("fencing number {} of the counter {} is not above {}, which was "
+                               "drawn before; the lease was given back",
+                               number.value(), quote(counter), drawn_before_[i].value())),
+               false, false});
+    }
+    backend_.fences.note(counter, number);
   }
 }
 

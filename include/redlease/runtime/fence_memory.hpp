@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -13,22 +12,27 @@
 
 namespace redlease::inline v1::runtime {
 
-/// Remembers the latest number of each counter that this client has drawn from, so that a counter
-/// which falls, since it was deleted or lost in a failover, is noticed. It takes 256 KiB from the
-/// first use on, however many counters there are: of two that share a cell the latest one stays.
-/// Thread-safe.
+/// Remembers the highest number that this client has drawn from each counter, so that one which
+/// falls, since it was deleted or lost in a failover, is noticed: whatever is drawn later than the
+/// highest one was known must be above it. It takes 256 KiB from the first use on, however many
+/// counters there are: of two that share a cell the latest one stays. Thread-safe.
 class FenceMemory {
  public:
-  /// Nothing if `number` is higher than all before, and remembers it. Otherwise the highest one.
-  std::optional<FencingToken> fell(std::string_view counter, FencingToken number) {
+  /// 0 if none is known.
+  FencingToken highest(std::string_view counter) {
+    const auto hash = std::hash<std::string_view>{}(counter);
+    const std::lock_guard lock{mutex_};
+    if (cells_.empty()) return FencingToken{0};
+    const auto& cell = cells_[hash % most_cells];
+    return FencingToken{cell.counter == hash ? cell.highest : 0};
+  }
+
+  void note(std::string_view counter, FencingToken number) {
     const auto hash = std::hash<std::string_view>{}(counter);
     const std::lock_guard lock{mutex_};
     if (cells_.empty()) cells_.resize(most_cells);
     auto& cell = cells_[hash % most_cells];
-    const auto highest = cell.counter == hash ? cell.highest : 0;
-    if (number.value() <= highest) return FencingToken{highest};
-    cell = {hash, number.value()};
-    return std::nullopt;
+    if (cell.counter != hash || number.value() > cell.highest) cell = {hash, number.value()};
   }
 
  private:

@@ -250,10 +250,20 @@ store::Comparison LeaseCore::give_back() {
 }
 
 store::Comparison LeaseCore::give_back_all(Clock::time_point limit) {
-  auto found = backend_->store.release(keys_, token_.reveal(), limit);
-  if (!found.failure) {
+  const auto tell_all = [this] {
     for (const auto& key : keys_.all()) backend_->room.freed(key);
+  };
+  if (auto heir = backend_->room.next_for_all(keys_.all())) {
+    auto handed = backend_->store.hand_over(keys_, token_.reveal(), heir->demand(), limit);
+    if (handed.grant && !heir->grant(*handed.grant)) {
+      backend_->store.give_back(keys_, handed.grant->token.reveal());
+      handed.grant.reset();
+    }
+    if (!handed.grant) tell_all();
+    return std::move(handed.given);
   }
+  auto found = backend_->store.release(keys_, token_.reveal(), limit);
+  if (!found.failure) tell_all();
   return found;
 }
 

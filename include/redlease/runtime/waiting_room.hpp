@@ -12,10 +12,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include <redlease/clock.hpp>
 #include <redlease/core/handoff_run.hpp>
@@ -51,7 +53,8 @@ class Waiter {
         token(ticket != nullptr ? std::optional{ticket->token} : std::nullopt) {}
 
   const store::Demand demand;
-  const std::uint64_t number;  // of his ticket, if he stands in line
+  std::vector<std::string> keys{};  // all that he wants, if he watches one of several
+  const std::uint64_t number;       // of his ticket, if he stands in line
   const std::optional<Token> token;
   std::uint64_t place = std::numeric_limits<std::uint64_t>::max();  // there, as far as is known
   News news;
@@ -196,8 +199,9 @@ class WaitingRoom {
   bool empty() const noexcept { return queues_made_.load(std::memory_order_relaxed) == 0; }
   bool has_queue(std::string_view key) noexcept;
   Place enter(std::string_view key, const store::Demand& demand);
-  /// The same for one who watches the key.
-  Place enter_watchers(std::string_view key, const store::Demand& demand);
+  /// The same for one who watches the key, one of `all` that he wants.
+  Place enter_watchers(std::string_view key, std::span<const std::string> all,
+                       const store::Demand& demand);
   /// The same for one who stands in line with that ticket.
   Place enter_line(std::string_view key, const store::Demand& demand, const store::Ticket& ticket);
   std::uint64_t next_number() noexcept { return numbers_.fetch_add(1) + 1; }
@@ -207,6 +211,8 @@ class WaitingRoom {
   void granted(const store::LineGrant& grant, Instant sent) noexcept;
   /// For a lease that is given back: to whom to hand it on, if to anybody.
   std::optional<Heir> next_for(std::string_view key);
+  /// For a lease on several keys: to one who wants the same ones, if nobody waits for a single one.
+  std::optional<Heir> next_for_all(std::span<const std::string> keys);
   /// The key was really given back, so that others have their turn.
   void released(std::string_view key) noexcept;
   /// The key was given back together with others: nobody has to step back.
@@ -267,7 +273,8 @@ class WaitingRoom {
   static std::shared_ptr<Waiter> first_of(const Place::List& list) noexcept;
   static void wake(Waiter& waiter) noexcept;
   void tell_first(KeyQueue& queue) noexcept;
-  void tell_watchers(KeyQueue& queue) noexcept;
+  static void tell_watchers(KeyQueue& queue) noexcept;
+  static bool run_goes_on(KeyQueue& queue, Instant now) noexcept;
   void ring_by(Instant when) noexcept;
   static void note_trouble(KeyQueue& queue, const store::Failure& failure) noexcept;
   void begin_holding(KeyQueue& queue, std::chrono::nanoseconds ttl, Instant now) noexcept;

@@ -191,8 +191,11 @@ WaitingRoom::Place WaitingRoom::enter(std::string_view key, const store::Demand&
   return {*this, queue, queue.waiters, behind};
 }
 
-WaitingRoom::Place WaitingRoom::enter_watchers(std::string_view key, const store::Demand& demand) {
+WaitingRoom::Place WaitingRoom::enter_watchers(std::string_view key,
+                                               std::span<const std::string> all,
+                                               const store::Demand& demand) {
   auto waiter = std::make_shared<Waiter>(demand);
+  waiter->keys.assign(all.begin(), all.end());
   const std::lock_guard lock{mutex_};
   const auto now = Clock::now();
   auto& queue = make_queue(key);
@@ -376,19 +379,47 @@ WaitingRoom::Instant WaitingRoom::Place::not_before() const noexcept {
 
 // ---- handing on --------------------------------------------------------------------------------
 
+bool WaitingRoom::run_goes_on(KeyQueue& queue, Instant now) noexcept {
+  // A lease that the room hasn't heard of, one of try_acquire().
+  if (!queue.run.is_on()) queue.run.begin(now, false);
+  return queue.run.may_go_on(now);
+}
+
 std::optional<WaitingRoom::Heir> WaitingRoom::next_for(std::string_view key) {
   if (empty()) return std::nullopt;
   const std::lock_guard lock{mutex_};
   auto* queue = find(key);
   if (queue == nullptr) return std::nullopt;
   auto first = first_of(queue->waiters);
-  const auto now = Clock::now();
-  // A lease that the room hasn't heard of, one of try_acquire().
-  if (!queue->run.is_on()) queue->run.begin(now, false);
-  if (!first || !queue->run.may_go_on(now)) return std::nullopt;
+  if (!first || !run_goes_on(*queue, Clock::now())) return std::nullopt;
   if (queue->candidate) return std::nullopt;  // his turn is before all others'
   std::optional<Heir> heir{Heir{*this, std::string{key}, std::move(first)}};
   heir->waiter_->claimed = true;
+  return heir;
+}
+
+std::optional<WaitingRoom::Heir> WaitingRoom::next_for_all(std::span<const std::string> keys) {
+  if (empty()) return std::nullopt;
+  const std::lock_guard lock{mutex_};
+  const auto now = Clock::now();
+  const std::string* watched = nullptr;
+  std::shared_ptr<Waiter> chosen;
+  for (const auto& key : keys) {
+    auto* queue = find(key);
+    if (queue == nullptr) continue;
+    if (!queue->waiters.empty() || !queue->line.empty()) return std::nullopt;
+    if (chosen) continue;
+    const auto first = first_of(queue->watchers);
+    if (!first || !run_goes_on(*queue, now) ||
+        !std::equal(keys.begin(), keys.end(), first->keys.begin(), first->keys.end())) {
+      continue;
+    }
+    watched = &key;
+    chosen = first;
+  }
+  if (!chosen) return std::nullopt;
+  std::optional<Heir> heir{Heir{*this, *watched, chosen}};
+  chosen->claimed = true;
   return heir;
 }
 
@@ -409,6 +440,11 @@ bool WaitingRoom::Heir::grant(const store::Grant& grant) noexcept {
   auto* queue = room_->find(key_);
   if (queue == nullptr) return false;
   room_->handed_on(*queue, waiter->demand.ttl, Clock::now());
+  for (const auto& key : waiter->keys) {
+    auto* other = room_->find(key);
+    if (other != nullptr && other != queue)
+      room_->handed_on(*other, waiter->demand.ttl, Clock::now());
+  }
   return room_->deliver(*waiter, grant);
 }
 

@@ -129,7 +129,7 @@ class LeaseStore {
 
   /// The same for one who waits: sets a fresh token for `heir` in the place of ours. If that is
   /// refused, releases.
-  Handover hand_over(std::string_view key, std::string_view token, const Demand& heir,
+  Handover hand_over(KeyView keys, std::string_view token, const Demand& heir,
                      Clock::time_point limit);
 
   /// Writes the release and doesn't wait for its answer: `done` gets it; see answer_to_post().
@@ -192,7 +192,7 @@ class LeaseStore {
                               const wire::Outcome& in_doubt, Clock::time_point limit);
   Acquisition granted(KeyView keys, const Token& token, const Demand& demand,
                       const wire::Outcome& request, const wire::Reply& answer);
-  Handover resolve_handover(std::string_view key, std::string_view token, const Token& heirs,
+  Handover resolve_handover(KeyView keys, std::string_view token, const Token& theirs,
                             const Demand& heir, const wire::Outcome& doubtful,
                             Clock::time_point limit);
 

@@ -240,39 +240,43 @@ Comparison LeaseStore::release(KeyView keys, std::string_view token, Clock::time
   return found;
 }
 
-Handover LeaseStore::hand_over(std::string_view key, std::string_view token, const Demand& heir,
+Handover LeaseStore::hand_over(KeyView keys, std::string_view token, const Demand& heir,
                                Clock::time_point limit) {
   const auto theirs = Token::generate();
+  const auto ttl = std::to_string(heir.ttl.count());
+  const ScriptKeys all{keys, heir.counters};
   const auto outcome =
-      eval(lua::handoff, {key, heir.counters},
-           {token, theirs.reveal(), std::to_string(heir.ttl.count())}, deadline(limit));
-  if (in_doubt(outcome)) return resolve_handover(key, token, theirs, heir, outcome, limit);
-  auto found = comparison_of("release", key, token, heir, outcome);
+      keys.several()
+          ? eval(lua::handoff_all, all, {token, theirs.reveal(), ttl, std::to_string(keys.size())},
+                 deadline(limit))
+          : eval(lua::handoff, all, {token, theirs.reveal(), ttl}, deadline(limit));
+  if (in_doubt(outcome)) return resolve_handover(keys, token, theirs, heir, outcome, limit);
+  auto found = comparison_of("release", keys, token, heir, outcome);
   if (found.failure && outcome.kind == Outcome::Kind::answered) {
-    return {release(key, token, limit), {}};  // that needs no memory on the server, for instance
+    return {release(keys, token, limit), {}};  // that needs no memory on the server, for instance
   }
   if (found.failure || found.ownership != Ownership::ours) return {std::move(found), {}};
   // One that comes too late for the heir is given back for him; it is nothing to the releaser.
-  return {std::move(found), granted(key, theirs, heir, outcome, outcome.reply).grant};
+  return {std::move(found), granted(keys, theirs, heir, outcome, outcome.reply).grant};
 }
 
 // Either the heir's token is in the key: then he has it. Or ours is: then ours is released, after
 // which the doubtful request finds nothing to hand on.
-Handover LeaseStore::resolve_handover(std::string_view key, std::string_view token,
-                                      const Token& theirs, const Demand& heir,
-                                      const Outcome& doubtful, Clock::time_point limit) {
+Handover LeaseStore::resolve_handover(KeyView keys, std::string_view token, const Token& theirs,
+                                      const Demand& heir, const Outcome& doubtful,
+                                      Clock::time_point limit) {
   const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  const auto seen = look_for(key, theirs, heir, until);
-  auto found = comparison_of("release", key, token, heir, seen);
+  const auto seen = look_for(keys, theirs, heir, until);
+  auto found = comparison_of("release", keys, token, heir, seen);
   if (!found.failure && found.ownership == Ownership::ours) {
-    return {std::move(found), granted(key, theirs, heir, doubtful, seen.reply).grant};
+    return {std::move(found), granted(keys, theirs, heir, doubtful, seen.reply).grant};
   }
   if (!found.failure) {
-    found = comparison_of("release", key, token, eval(lua::release, key, {token}, until));
+    found = comparison_of("release", keys, token, eval(release_script(keys), keys, {token}, until));
   }
-  if (found.failure) found.failure = failure("release", key, doubtful);
+  if (found.failure) found.failure = failure("release", keys, doubtful);
   found.confirmed = !found.failure && found.ownership == Ownership::ours;
-  if (!found.confirmed) clean_up(key, theirs, heir.ttl, doubtful);
+  if (!found.confirmed) clean_up(keys, theirs, heir.ttl, doubtful);
   return {std::move(found), {}};
 }
 
