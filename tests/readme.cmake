@@ -1,14 +1,14 @@
 # Checks the code in the READMEs: what stands there is cut from files that are compiled and run.
 #   cmake -DSOURCE_DIR=. -P tests/readme.cmake
 #
-# Every ```cpp block stands, line by line, in examples/quickstart.cpp, or in the file that a comment
-# on the line before the block names:  <!-- from examples/timeline.cpp -->
+# Every ```cpp block stands, line by line, in examples/quickstart/quickstart.cpp, or in the file that
+# a comment on the line before the block names:  <!-- from examples/timeline/timeline.cpp -->
 # Blocks of other languages are checked when there is such a comment. Common indentation doesn't
 # count. And all READMEs have the same blocks in the same order.
 cmake_minimum_required(VERSION 3.22)
 
 set(readmes README.md README.zh-CN.md)
-set(usual_source examples/quickstart.cpp)
+set(usual_source examples/quickstart/quickstart.cpp)
 
 set(complaints "")
 function(complain text)

@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace cache_rebuild {
@@ -27,7 +28,11 @@ struct CacheError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One connection; for one thread at a time.
+/// What Redis has for an answer, the cache's and the leases'.
+inline constexpr std::chrono::milliseconds command_timeout{150};
+
+/// One connection, made when it is needed and after trouble made anew; for one thread at a time.
+/// What fails throws CacheError after one `command_timeout` at the latest, and one for connecting.
 class Cache {
  public:
   struct Found {
@@ -36,11 +41,7 @@ class Cache {
   };
 
   /// `url`: redis://host[:port] or unix:///path.
-  explicit Cache(const std::string& url) : context_(connect(url)) {
-    if (!context_) throw CacheError{"cache: no memory"};
-    check(context_->err == 0);
-    check(redisSetTimeout(context_.get(), time_out) == REDIS_OK);
-  }
+  explicit Cache(std::string url) : url_(std::move(url)) {}
 
   /// Empty if there is no page.
   std::optional<Found> read(const std::string& key) {
@@ -67,17 +68,16 @@ class Cache {
     reply();
   }
 
-  /// Adds to a counter and returns what it is then.
-  std::int64_t add(const std::string& key, std::int64_t difference) {
-    append({"INCRBY", key, fmt::format("{}", difference)});
-    return number(reply());
-  }
-
   static constexpr std::chrono::milliseconds fresh_for{800};
-  static constexpr std::chrono::milliseconds stale_for{2000};
+  // Longer than the lease of a dead rebuilder lasts, so that readers have something meanwhile.
+  static constexpr std::chrono::milliseconds stale_for{3000};
 
  private:
-  static constexpr timeval time_out{1, 0};
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr timeval time_out{0, std::chrono::microseconds{command_timeout}.count()};
+  // A server in trouble is spared: for that long nothing is tried, and commands fail at once.
+  static constexpr std::chrono::milliseconds rest{500};
 
   struct Free {
     void operator()(redisContext* context) const { redisFree(context); }
@@ -102,7 +102,17 @@ class Cache {
     return redisConnectWithTimeout(host.c_str(), port_number, time_out);
   }
 
+  void ensure_connected() {
+    if (context_) return;
+    if (Clock::now() < resting_until_) throw CacheError{"cache: Redis had no answer a moment ago"};
+    context_.reset(connect(url_));
+    if (!context_) throw CacheError{"cache: no memory"};
+    check(context_->err == 0);
+    check(redisSetTimeout(context_.get(), time_out) == REDIS_OK);
+  }
+
   void append(std::initializer_list<std::string_view> words) {
+    ensure_connected();
     std::vector<const char*> texts;
     std::vector<std::size_t> sizes;
     for (const auto word : words) {
@@ -117,7 +127,7 @@ class Cache {
     void* found = nullptr;
     check(redisGetReply(context_.get(), &found) == REDIS_OK);
     Reply reply{static_cast<redisReply*>(found)};
-    if (reply->type == REDIS_REPLY_ERROR) throw CacheError{fmt::format("cache: {}", reply->str)};
+    if (reply->type == REDIS_REPLY_ERROR) fail(reply->str);
     return reply;
   }
 
@@ -126,11 +136,20 @@ class Cache {
     return reply->integer;
   }
 
-  void check(bool good) const {
-    if (!good) throw CacheError{fmt::format("cache: {}", context_->errstr)};
+  void check(bool good) {
+    if (!good) fail(context_->errstr);
   }
 
+  [[noreturn]] void fail(std::string_view why) {
+    const auto message = fmt::format("cache: {}", why);  // `why` may be the context's
+    context_.reset();  // a late answer would be taken for the next command's
+    resting_until_ = Clock::now() + rest;
+    throw CacheError{message};
+  }
+
+  const std::string url_;
   std::unique_ptr<redisContext, Free> context_;
+  Clock::time_point resting_until_{};
 };
 
 }  // namespace cache_rebuild

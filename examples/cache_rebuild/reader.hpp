@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,6 +19,7 @@
 #include <thread>
 
 #include "cache.hpp"
+#include "meter.hpp"
 
 namespace cache_rebuild {
 
@@ -32,30 +34,29 @@ inline constexpr auto rebuild_time = 100ms;
 inline constexpr int slot_count = 2;
 /// Should a process die over a rebuild, another one may begin after that time. While it lives, its
 /// leases are renewed, however long the rebuild takes.
+inline constexpr std::chrono::milliseconds lease_ttl = 2s;
 inline const redlease::LeaseOptions lease_terms{
-    .ttl = 2s, .auto_renew = true, .label = "cache-rebuild"};
+    .ttl = lease_ttl, .auto_renew = true, .label = "cache-rebuild"};
 
-inline std::string page_key(const std::string& page) { return "cache:" + page; }
-inline std::string lease_key(const std::string& page) { return "cache:rebuild:" + page; }
+inline std::string page_name(std::size_t page) { return fmt::format("example:{}", page + 1); }
+inline std::string page_key(std::size_t page) { return "cache:" + page_name(page); }
+inline std::string lease_key(std::size_t page) { return "cache:rebuild:" + page_name(page); }
 inline std::string slot_key(int slot) { return fmt::format("cache:rebuild-slot:{}", slot + 1); }
-// For the checks at the end.
-inline std::string rebuilds_key(const std::string& page) { return page_key(page) + ":rebuilds"; }
-inline std::string under_way_key() { return "cache:example:under-way"; }
 
 struct Counts {
-  std::int64_t reads = 0;         // each of them ends in one of the next four
-  std::int64_t fresh = 0;         // a fresh page was in the cache
-  std::int64_t awaited = 0;       // the reader rebuilt the page, or waited for it
-  std::int64_t stale = 0;         // an old page was good enough meanwhile
-  std::int64_t degraded = 0;      // no page: the answer does without
-  std::int64_t merged = 0;        // left to another thread of the process
-  std::int64_t refused = 0;       // another process holds the lease
-  std::int64_t no_slot = 0;       // too many rebuilds are under way
-  std::int64_t lost = 0;          // leases, in the middle of a rebuild
-  std::int64_t failed = 0;        // trouble with Redis
-  std::int64_t rebuilds = 0;      // that really happened
-  std::int64_t unmerged = 0;      // that would have, if everyone rebuilt what they find expired
-  std::int64_t most_at_once = 0;  // rebuilds, in all processes
+  std::int64_t reads = 0;     // each of them ends in one of the next four
+  std::int64_t fresh = 0;     // a fresh page was in the cache
+  std::int64_t awaited = 0;   // the reader rebuilt the page, or waited for it
+  std::int64_t stale = 0;     // an old page was good enough meanwhile
+  std::int64_t degraded = 0;  // no page: the answer does without
+  std::int64_t merged = 0;    // left to another thread of the process
+  std::int64_t refused = 0;   // another process holds the lease
+  std::int64_t no_slot = 0;   // too many rebuilds are under way
+  std::int64_t lost = 0;      // leases, in the middle of a rebuild
+  std::int64_t failed = 0;    // reads that met trouble with Redis
+  std::int64_t rebuilds = 0;  // that really happened
+  std::int64_t unmerged = 0;  // that would have, if everyone rebuilt what they find expired
+  std::chrono::milliseconds longest_read{0};
 
   Counts& operator+=(const Counts& other) {
     for (const auto count :
@@ -64,7 +65,7 @@ struct Counts {
           &Counts::rebuilds, &Counts::unmerged}) {
       this->*count += other.*count;
     }
-    most_at_once = std::max(most_at_once, other.most_at_once);
+    longest_read = std::max(longest_read, other.longest_read);
     return *this;
   }
 };
@@ -72,6 +73,8 @@ struct Counts {
 /// What the threads of a process share.
 struct Service {
   redlease::Client redis;
+  Meter& meter;
+  std::size_t process = 0;
   redlease::SingleFlight<Page> rebuilds{};  // by page; no page if it couldn't be had now
 };
 
@@ -82,9 +85,19 @@ class Reader {
       : service_(service), cache_(url), random_(seed) {}
 
   /// The page for a visitor, or none: then the answer has to do without.
-  Page read(const std::string& page) {
-    const auto deadline = Clock::now() + patience;
+  Page read(std::size_t page) {
+    const auto start = Clock::now();
+    auto found = find(page, start + patience);
+    const auto took = std::chrono::floor<std::chrono::milliseconds>(Clock::now() - start);
     ++counts_.reads;
+    counts_.longest_read = std::max(counts_.longest_read, took);
+    return found;
+  }
+
+  const Counts& counts() const { return counts_; }
+
+ private:
+  Page find(std::size_t page, Clock::time_point deadline) {
     Page old;
     try {
       const auto found = cache_.read(page_key(page));
@@ -101,16 +114,13 @@ class Reader {
     return count(old ? counts_.stale : counts_.degraded, old);
   }
 
-  const Counts& counts() const { return counts_; }
-
- private:
   /// There is an old page to serve. So one thread sees to a new one, and nobody waits for it.
-  Page refresh(const std::string& page) {
+  Page refresh(std::size_t page) {
     return merge(page, 0ms, [&] { return obtain(page); });
   }
 
   /// There is nothing to serve: all wait, until their own deadline, for the one who sees to it.
-  Page await(const std::string& page, Clock::time_point deadline) {
+  Page await(std::size_t page, Clock::time_point deadline) {
     for (auto left = patience; left > 0ms; left = left_until(deadline)) {
       auto fresh = merge(page, left, [&] { return obtain_by(page, deadline); });
       if (fresh) return fresh;  // if not, the one who saw to it may have had less time
@@ -120,9 +130,9 @@ class Reader {
 
   /// One thread of this process calls `fn`; the others share what it brings, if it does so in time.
   template <class Fn>
-  Page merge(const std::string& page, std::chrono::milliseconds at_most, Fn&& fn) {
+  Page merge(std::size_t page, std::chrono::milliseconds at_most, Fn&& fn) {
     bool merged = true;
-    const auto result = service_.rebuilds.run(page, at_most, [&] {
+    const auto result = service_.rebuilds.run(page_key(page), at_most, [&] {
       merged = false;
       return fn();
     });
@@ -131,7 +141,7 @@ class Reader {
   }
 
   /// Tries until there is a fresh page, ours or another process's.
-  Page obtain_by(const std::string& page, Clock::time_point deadline) {
+  Page obtain_by(std::size_t page, Clock::time_point deadline) {
     for (int limit = 10;; limit = std::min(2 * limit, 50)) {
       if (auto fresh = obtain(page)) return fresh;
       // Random, so that those who were refused together don't come back together.
@@ -143,7 +153,7 @@ class Reader {
   }
 
   /// One attempt: the page, if it is fresh by now or if it is for us to rebuild it.
-  Page obtain(const std::string& page) {
+  Page obtain(std::size_t page) {
     auto found = cache_.read(page_key(page));
     if (found && found->fresh) return found->page;
 
@@ -183,13 +193,13 @@ class Reader {
   }
 
   /// Stands for what makes a cache worth its price.
-  Page rebuild(const std::string& page) {
-    counts_.most_at_once = std::max(counts_.most_at_once, cache_.add(under_way_key(), 1));
+  Page rebuild(std::size_t page) {
+    service_.meter.begin(service_.process, page);
     std::this_thread::sleep_for(rebuild_time);
+    const auto times = service_.meter.end(service_.process, page);
     ++counts_.rebuilds;
-    const auto times = cache_.add(rebuilds_key(page), 1);
-    cache_.add(under_way_key(), -1);
-    return std::make_shared<const std::string>(fmt::format("{}, edition {}", page, times));
+    return std::make_shared<const std::string>(
+        fmt::format("{}, edition {}", page_name(page), times));
   }
 
   static std::chrono::milliseconds left_until(Clock::time_point deadline) {
@@ -204,7 +214,7 @@ class Reader {
   }
 
   /// Without merging, a thread would rebuild a page each time that it finds it expired.
-  void note_expiry(const std::string& page, bool fresh) {
+  void note_expiry(std::size_t page, bool fresh) {
     auto& was_fresh = was_fresh_.try_emplace(page, true).first->second;
     if (was_fresh && !fresh) ++counts_.unmerged;
     was_fresh = fresh;
@@ -214,7 +224,7 @@ class Reader {
   Cache cache_;
   std::minstd_rand random_;
   Counts counts_;
-  std::map<std::string, bool> was_fresh_;  // at this thread's last look
+  std::map<std::size_t, bool> was_fresh_;  // at this thread's last look
 };
 
 }  // namespace cache_rebuild

@@ -7,7 +7,10 @@
 /// writing late. So the database has the last word: an order line is booked once, because it is the
 /// key of its table, and stock is deducted only where there is enough.
 
-#include <chrono>
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <SQLiteCpp/VariadicBind.h>
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -16,7 +19,6 @@
 #include <vector>
 
 #include "orders.hpp"
-#include "sqlite.hpp"
 
 namespace inventory {
 
@@ -39,50 +41,44 @@ struct Balance {
   std::int64_t smallest_refused = 0;  ///< quantity; 0 if none was refused
 };
 
+/// A connection to the books. It must not be carried over a fork().
 class Ledger {
  public:
   /// Makes a new database file and closes it again.
   static void create(const std::filesystem::path& path, const std::vector<Stock>& stock);
 
-  explicit Ledger(const std::filesystem::path& path)
-      : connection_(open(path, SQLITE_OPEN_READWRITE)) {}
+  explicit Ledger(const std::filesystem::path& path) : Ledger(path, SQLite::OPEN_READWRITE) {}
 
-  std::optional<Booking> find(const OrderLine& line);
+  std::optional<Booking> find(const OrderLine& line) const;
 
   /// Deducts the stock and books the line, or books that the stock didn't suffice. Empty if the
   /// line was booked before; then nothing has changed.
   std::optional<Outcome> book(const OrderLine& line, int worker);
 
-  std::int64_t count();
-  std::vector<Balance> balances();
+  std::int64_t count() const;
+  std::vector<Balance> balances() const;
 
  private:
-  static Connection open(const std::filesystem::path& path, int flags) {
-    Connection connection{path.string(), flags, std::chrono::seconds{5}};
+  Ledger(const std::filesystem::path& path, int flags)
+      : database_(path.string(), flags, busy_timeout_ms) {
     // A power cut may lose what was written last. For a demonstration that is fine, and it doesn't
     // let the disk's speed decide how long a lease is held; real books keep the default.
-    connection.execute("PRAGMA synchronous = OFF");
-    return connection;
+    database_.exec("PRAGMA synchronous = OFF");
   }
 
-  Connection connection_;
-  Statement find_ = connection_.prepare(
-      "SELECT sku, quantity, outcome = 'applied', worker FROM booking"
-      " WHERE order_id = ?1 AND line_no = ?2");
-  Statement deduct_ = connection_.prepare(
-      "UPDATE stock SET available = available - ?2 WHERE sku = ?1 AND available >= ?2");
-  Statement insert_ = connection_.prepare(
-      "INSERT INTO booking (order_id, line_no, sku, quantity, outcome, worker)"
-      " VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (order_id, line_no) DO NOTHING");
+  static constexpr int busy_timeout_ms = 5000;
+
+  SQLite::Database database_;
 };
 
 inline void Ledger::create(const std::filesystem::path& path, const std::vector<Stock>& stock) {
   if (std::filesystem::exists(path)) {
     throw std::runtime_error(fmt::format("{}: is there already; name a new file", path.string()));
   }
-  const auto connection = open(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+  Ledger ledger{path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE};
+  auto& database = ledger.database_;
   // With a write-ahead log those who read don't wait for the one who writes.
-  connection.execute(R"sql(
+  database.exec(R"sql(
     PRAGMA journal_mode = WAL;
     CREATE TABLE stock (
       sku       TEXT PRIMARY KEY,
@@ -100,51 +96,64 @@ inline void Ledger::create(const std::filesystem::path& path, const std::vector<
     ) WITHOUT ROWID;
   )sql");
 
-  Transaction transaction{connection};
-  auto insert = connection.prepare("INSERT INTO stock VALUES (?1, ?2, ?2)");
-  for (const auto& [sku, quantity] : stock) insert.run(sku, quantity);
+  SQLite::Transaction transaction{database};
+  for (const auto& [sku, quantity] : stock) {
+    SQLite::Statement insert{database, "INSERT INTO stock VALUES (?1, ?2, ?2)"};
+    SQLite::bind(insert, sku, quantity);
+    insert.exec();
+  }
   transaction.commit();
 }
 
-inline std::optional<Booking> Ledger::find(const OrderLine& line) {
-  auto rows = find_.query(line.order_id, line.line_no);
-  if (!rows.next()) return std::nullopt;
-  return Booking{rows.text(0), rows.integer(1),
-                 rows.integer(2) != 0 ? Outcome::applied : Outcome::refused,
-                 static_cast<int>(rows.integer(3))};
+inline std::optional<Booking> Ledger::find(const OrderLine& line) const {
+  SQLite::Statement find{database_,
+                         "SELECT sku, quantity, outcome = 'applied', worker FROM booking"
+                         " WHERE order_id = ?1 AND line_no = ?2"};
+  SQLite::bind(find, line.order_id, line.line_no);
+  if (!find.executeStep()) return std::nullopt;
+  return Booking{find.getColumn(0).getString(), find.getColumn(1).getInt64(),
+                 find.getColumn(2).getInt() != 0 ? Outcome::applied : Outcome::refused,
+                 find.getColumn(3).getInt()};
 }
 
 inline std::optional<Outcome> Ledger::book(const OrderLine& line, int worker) {
-  Transaction transaction{connection_};
-  const auto enough = deduct_.run(line.sku, line.quantity) == 1;
-  const auto* outcome = enough ? "applied" : "refused";
-  const auto booked = insert_.run(line.order_id, line.line_no, line.sku, line.quantity,
-                                  std::string_view{outcome}, std::int64_t{worker});
-  if (booked == 0) return std::nullopt;  // and the deduction is rolled back
+  // IMMEDIATE: waits for the other writers here, not when it has read something already.
+  SQLite::Transaction transaction{database_, SQLite::TransactionBehavior::IMMEDIATE};
+  SQLite::Statement deduct{
+      database_, "UPDATE stock SET available = available - ?2 WHERE sku = ?1 AND available >= ?2"};
+  SQLite::bind(deduct, line.sku, line.quantity);
+  const auto enough = deduct.exec() == 1;
+
+  SQLite::Statement insert{
+      database_,
+      "INSERT INTO booking (order_id, line_no, sku, quantity, outcome, worker)"
+      " VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (order_id, line_no) DO NOTHING"};
+  SQLite::bind(insert, line.order_id, line.line_no, line.sku, line.quantity,
+               enough ? "applied" : "refused", worker);
+  if (insert.exec() == 0) return std::nullopt;  // and the deduction is rolled back
   transaction.commit();
   return enough ? Outcome::applied : Outcome::refused;
 }
 
-inline std::int64_t Ledger::count() {
-  auto statement = connection_.prepare("SELECT count(*) FROM booking");
-  auto rows = statement.query();
-  rows.next();
-  return rows.integer(0);
+inline std::int64_t Ledger::count() const {
+  SQLite::Statement count{database_, "SELECT count(*) FROM booking"};
+  count.executeStep();
+  return count.getColumn(0).getInt64();
 }
 
-inline std::vector<Balance> Ledger::balances() {
-  auto statement = connection_.prepare(R"sql(
+inline std::vector<Balance> Ledger::balances() const {
+  SQLite::Statement rows{database_, R"sql(
     SELECT stock.sku, initial, available,
            coalesce(sum(quantity) FILTER (WHERE outcome = 'applied'), 0),
            coalesce(min(quantity) FILTER (WHERE outcome = 'refused'), 0)
     FROM stock LEFT JOIN booking ON booking.sku = stock.sku
     GROUP BY stock.sku
-  )sql");
+  )sql"};
   std::vector<Balance> balances;
-  auto rows = statement.query();
-  while (rows.next()) {
-    balances.push_back(
-        {rows.text(0), rows.integer(1), rows.integer(2), rows.integer(3), rows.integer(4)});
+  while (rows.executeStep()) {
+    balances.push_back({rows.getColumn(0).getString(), rows.getColumn(1).getInt64(),
+                        rows.getColumn(2).getInt64(), rows.getColumn(3).getInt64(),
+                        rows.getColumn(4).getInt64()});
   }
   return balances;
 }

@@ -1,5 +1,5 @@
-#ifndef EXAMPLES_INVENTORY_PROCESS_HPP
-#define EXAMPLES_INVENTORY_PROCESS_HPP
+#ifndef EXAMPLES_PROCESS_HPP
+#define EXAMPLES_PROCESS_HPP
 
 /// Child processes that never outlive their parent, and a line to talk to them. For Linux.
 
@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace inventory {
+namespace processes {
 
 [[noreturn]] inline void throw_errno(const char* operation) {
   throw std::system_error(errno, std::generic_category(), operation);
@@ -107,6 +107,9 @@ class Child {
     if (!running()) throw std::runtime_error(name_ + " has ended when it was to be stopped");
   }
   void resume() { send(SIGCONT); }
+  /// Ends the child, even a stopped one, without waiting until the system has cleared it away: on a
+  /// busy machine that can take seconds.
+  void kill() { send(SIGKILL); }
 
   /// True if the child has ended by itself and without an error, false while it runs. Throws if it
   /// came to another end.
@@ -165,6 +168,6 @@ Child Child::start(const std::string& name, Body&& body) {
   ::_exit(status);  // without the destructors of the parent's objects, which would end its children
 }
 
-}  // namespace inventory
+}  // namespace processes
 
 #endif

@@ -28,6 +28,7 @@
 namespace inventory {
 
 using namespace std::chrono_literals;
+using processes::Channel;
 
 /// So short that a stopped worker loses its lease while the others are still at work. In a service
 /// it is several times what the work takes on a bad day.
@@ -80,9 +81,9 @@ struct Assignment {
   int worker = 0;
   std::string redis;
   std::filesystem::path database;
-  std::vector<std::size_t> lines;  // which order lines, in this order
-  std::deque<StopPoint> stops{};   // where it shall be stopped, one after the other,
-  std::string stop_at{};           // with this SKU
+  std::vector<std::size_t> lines;   // which order lines, in this order
+  std::optional<StopPoint> stop{};  // where it shall be stopped, if anywhere,
+  std::string stop_at{};            // with this SKU
 };
 
 class Worker {
@@ -94,7 +95,7 @@ class Worker {
         parent_(parent),
         redis_(assignment.redis, {.client_name = fmt::format("inventory-{}", number_)}),
         ledger_(assignment.database),
-        stops_(assignment.stops),
+        stop_(assignment.stop),
         stop_at_(assignment.stop_at),
         stop_from_(assignment.lines.size() * 3 / 4) {
     queue_.assign(assignment.lines.begin(), assignment.lines.end());
@@ -199,9 +200,9 @@ class Worker {
 
   /// Stands still, holding the lease, when this is the place and time for it.
   void stop_if_planned(StopPoint here, std::size_t line, const redlease::Lease& lease) {
-    if (stops_.empty() || stops_.front() != here || orders_[line].sku != stop_at_) return;
+    if (stop_ != here || orders_[line].sku != stop_at_) return;
     if (queue_.size() > stop_from_) return;  // not in the middle of the work yet
-    stops_.pop_front();
+    stop_.reset();
 
     Holding holding{here, line, {}};
     stopped_lease_ = lease.token().fingerprint();
@@ -223,7 +224,7 @@ class Worker {
   Ledger ledger_;
   std::deque<std::size_t> queue_;    // indices of order lines
   std::map<std::string, int> busy_;  // the waits for a SKU that ended without a lease, in a row
-  std::deque<StopPoint> stops_;
+  std::optional<StopPoint> stop_;
   const std::string stop_at_;
   const std::size_t stop_from_;
   std::string stopped_lease_;  // the fingerprint of its token

@@ -27,7 +27,7 @@ namespace redlease::inline v1 {
 
 /// Merges what the threads of a process do at the same time: of those who call for one key, one
 /// runs its function, and the others wait and get what it brought. With a short lease around the
-/// work, one thread of one process does what many want: see examples/cache_rebuild.cpp.
+/// work, one thread of one process does what many want: see examples/cache_rebuild.
 ///
 /// `Result` is void or copyable, and each caller gets a copy; std::shared_ptr<const T> saves the
 /// copies, and takes what can't be copied. What a run throws reaches all who share it, as one and

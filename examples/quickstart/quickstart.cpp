@@ -119,11 +119,11 @@ void print_in_turn(redlease::Client& redis) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"The code of the README, at work."};
-  std::string url = "redis://127.0.0.1:6379";
-  app.add_option("--redis", url, "the Redis server")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
   try {
+    CLI::App app{"The code of the README, at work."};
+    std::string url = "redis://127.0.0.1:6379";
+    app.add_option("--redis", url, "URL of the server")->capture_default_str();
+    CLI11_PARSE(app, argc, argv);
     redlease::Client redis{url};
     redis.ping();  // fail now rather than at the first lease
     rebuild_unless_another_does(redis);

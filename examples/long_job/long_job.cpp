@@ -10,8 +10,8 @@
 ///                 have begun by then
 ///   stop-process  this process is stopped for longer than the ttl, as by a debugger or a
 ///                 hypervisor: noticed at the first look when it goes on
-///   pause-server  the server of --server-pid stops answering for longer than the ttl: a timer in
-///                 this process ends the lease, before anybody else may begin
+///   pause-redis   the redis-server of --redis-pid stops answering for longer than the ttl: a timer
+///                 in this process ends the lease, before anybody else may begin
 /// To try them by hand, run the job with --chunks 600 and use redis-cli or kill.
 ///
 /// The exit code is 0 if the job ended as it should: done without a fault, and with one stopped
@@ -31,6 +31,7 @@
 #include <memory>
 #include <optional>
 #include <redlease/redlease.hpp>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -51,7 +52,7 @@ struct Options {
   std::string url = "redis://127.0.0.1:6379";
   std::string fault = "none";
   int chunks = 40;
-  int server_pid = 0;
+  int redis_pid = 0;
 };
 
 const auto start = std::chrono::steady_clock::now();
@@ -83,7 +84,10 @@ class Resumer {
     child_ = ::fork();
     if (child_ < 0) throw std::runtime_error("fork failed");
     if (child_ == 0) {
-      // No lease and no client is used in here.
+      // No lease and no client is used in here. And nothing keeps this from resuming.
+      sigset_t all;
+      ::sigfillset(&all);
+      ::sigprocmask(SIG_BLOCK, &all, nullptr);
       ::kill(process, SIGSTOP);
       ::usleep(static_cast<useconds_t>(std::chrono::microseconds{outage}.count()));
       ::kill(process, SIGCONT);
@@ -107,7 +111,7 @@ void strike(const Options& options, Resumer& resumer) {
   say(fmt::format("--- fault: {} ---", options.fault));
   if (options.fault == "delete-key") take_away_by_hand(options.url);
   if (options.fault == "stop-process") resumer.stop(::getpid());
-  if (options.fault == "pause-server") resumer.stop(options.server_pid);
+  if (options.fault == "pause-redis") resumer.stop(options.redis_pid);
 }
 
 /// Works chunk by chunk, and returns how many are done: all of them, unless the lease is lost.
@@ -152,23 +156,22 @@ bool run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app{"A job that takes longer than its lease's ttl, and what it does on a loss."};
-  app.add_option("--redis", options.url, "URL of the server")->capture_default_str();
-  app.add_option("--chunks", options.chunks, "of work, 100 ms each")
-      ->check(CLI::Range(20, 100'000))
-      ->capture_default_str();
-  auto* pid = app.add_option("--server-pid", options.server_pid, "of a redis-server of your own")
-                  ->check(CLI::PositiveNumber);
-  app.add_option("--fault", options.fault, "what happens in the middle of the job")
-      ->check(CLI::IsMember({"none", "delete-key", "stop-process", "pause-server"}))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  if (options.fault == "pause-server" && pid->empty()) {
-    std::fprintf(stderr, "long_job: --fault pause-server needs --server-pid\n");
-    return EXIT_FAILURE;
-  }
   try {
+    Options options;
+    CLI::App app{"A job that takes longer than its lease's ttl, and what it does on a loss."};
+    app.add_option("--redis", options.url, "URL of the server")->capture_default_str();
+    app.add_option("--chunks", options.chunks, "of work, 100 ms each")
+        ->check(CLI::Range(20, 100'000))
+        ->capture_default_str();
+    auto* pid = app.add_option("--redis-pid", options.redis_pid, "of a redis-server of your own")
+                    ->check(CLI::PositiveNumber);
+    app.add_option("--fault", options.fault, "what happens in the middle of the job")
+        ->check(CLI::IsMember({"none", "delete-key", "stop-process", "pause-redis"}))
+        ->capture_default_str();
+    CLI11_PARSE(app, argc, argv);
+    if (options.fault == "pause-redis" && pid->empty()) {
+      throw std::runtime_error("--fault pause-redis needs --redis-pid");
+    }
     return run(options) ? EXIT_SUCCESS : EXIT_FAILURE;
   } catch (const std::exception& error) {
     std::fflush(stdout);

@@ -1,0 +1,12 @@
+# shellcheck shell=bash disable=SC2154  # what scripts/demo sets
+# With arguments: the program with these. Without: once with each fault.
+
+options=(--redis "$redis_url" --redis-pid "$redis_pid")
+if (($# > 0)); then
+  run_program "$program" "${options[@]}" "$@"
+else
+  for fault in none delete-key stop-process pause-redis; do
+    say "long_job --fault $fault"
+    run_program "$program" "${options[@]}" --fault "$fault"
+  done
+fi
