@@ -32,12 +32,15 @@
 #include <redlease/store/watch_stream.ipp>
 
 #include <redlease/runtime/acquirer.ipp>
+#include <redlease/runtime/acquirer_line.ipp>
 #include <redlease/runtime/backend.ipp>
 #include <redlease/runtime/keeper.ipp>
 #include <redlease/runtime/lease_core.ipp>
 #include <redlease/runtime/lease_keeping.ipp>
 #include <redlease/runtime/notifier.ipp>
 #include <redlease/runtime/timer.ipp>
+#include <redlease/runtime/waiting_handoffs.ipp>
+#include <redlease/runtime/waiting_places.ipp>
 #include <redlease/runtime/waiting_room.ipp>
 #include <redlease/runtime/wakeups.ipp>
 

@@ -263,6 +263,12 @@ class WaitingRoom {
     using is_transparent = void;
   };
 
+  // A lease of our own that was just handed on mostly changes hands again soon. Only one that stays
+  // is looked at, so that its end by another hand is noticed.
+  static constexpr std::chrono::milliseconds own_lease_settles{5};
+  // A queue that nobody is in is kept for that long, since its key is likely to be wanted again.
+  static constexpr std::chrono::seconds linger{1};
+
   // Under mutex_.
   KeyQueue* find(std::string_view key) noexcept;
   void set_look(KeyQueue& queue, Instant when) noexcept;

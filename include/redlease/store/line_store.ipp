@@ -125,7 +125,7 @@ LineStep LineStore::step(std::string_view verb, std::string_view key, Ticket& ti
   } else if (reply.type == wire::Reply::Type::array && reply.elements.size() == reply_size) {
     const bool ours = reply.elements[0].integer == 1;
     const auto numbers = read_numbers(reply.elements[5], ticket.demand);
-    if (ours && numbers) result.grant.emplace(ticket.token, outcome.sent, *numbers);
+    if (ours && numbers) result.grant = Grant{ticket.token, outcome.sent, *numbers};
     if (ours && !numbers) {
       result.failure = leases_.refusal("acquire", key, {}, {});
       give_up(key, ticket, outcome);
