@@ -1,5 +1,5 @@
 # Checks the code in the READMEs: what stands there is cut from files that are compiled and run.
-#   cmake -DSOURCE_DIR=. -P tests/readme.cmake
+#   cmake -DSOURCE_DIR=. ["-Dreadmes=docs/fencing.md;docs/fencing.zh-CN.md"] -P tests/readme.cmake
 #
 # Every ```cpp block stands, line by line, in examples/quickstart/quickstart.cpp, or in the file that
 # a comment on the line before the block names:  <!-- from examples/timeline/timeline.cpp -->
@@ -7,7 +7,9 @@
 # count. And all READMEs have the same blocks in the same order.
 cmake_minimum_required(VERSION 3.22)
 
-set(readmes README.md README.zh-CN.md)
+if(NOT DEFINED readmes)
+  set(readmes README.md README.zh-CN.md)
+endif()
 set(usual_source examples/quickstart/quickstart.cpp)
 
 set(complaints "")

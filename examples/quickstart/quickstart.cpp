@@ -116,6 +116,29 @@ void print_in_turn(redlease::Client& redis) {
   say(turn ? "printer 3: printed" : "printer 3: busy");
 }
 
+/// Stands for `UPDATE stock SET available = available - 1, fence = :fence WHERE key = :key AND
+/// fence <= :fence`: whether a row was changed.
+bool deduct(const std::string& key, redlease::FencingToken fence) {
+  say(key + ": one piece less, as number " + std::to_string(fence.value()));
+  return true;
+}
+
+// [all]
+bool ship_order(redlease::Client& redis) {
+  // All keys or none, whatever their order here: orders over the same keys never deadlock. Each
+  // key has a number that rises with every acquisition.
+  auto lease = redis.acquire_all({"stock:lock:9", "stock:lock:7"}, {.at_most = 2s},
+                                 {.ttl = 8s, .fencing = true});
+  if (!lease) return false;
+  for (const std::string& key : lease->keys()) {
+    // UPDATE … SET fence = :fence WHERE … AND fence <= :fence: refuses one who comes too late.
+    if (!deduct(key, lease->fencing_token(key))) return false;
+  }
+  lease->release();
+  return true;
+}
+// [all]
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -129,6 +152,7 @@ int main(int argc, char** argv) {
     rebuild_unless_another_does(redis);
     say("order 10086: " + outcome_of([&] { return book_order(redis); }));
     say("order 10087: " + outcome_of([&] { return book_too_late(redis); }));
+    say("order 10088: " + outcome_of([&] { return ship_order(redis); }));
     print_in_turn(redis);
     count_stock(redis);
     return 0;
