@@ -47,10 +47,10 @@ class LeaseCore;
 /// What no lease can promise: to stop a holder that was paused from writing late. It looks at
 /// held() before the write, is paused behind it, and writes when the lease is another's. Give the
 /// irreversible step room with ensure_held(), and let the database have the last word: with
-/// fencing_token(), a unique key, a version, a conditional update (docs/fencing.md). Nor does it survive a server that restarts without
-/// persistence, fails over (Redis replicates asynchronously), evicts keys or is told to delete
-/// them: then the lease looks held until the next request finds out, with `auto_renew` the next
-/// renewal.
+/// fencing_token(), a unique key, a version, a conditional update (docs/fencing.md). Nor does it
+/// survive a server that restarts without persistence, fails over (Redis replicates
+/// asynchronously), evicts keys or is told to delete them: then the lease looks held until the next
+/// request finds out, with `auto_renew` the next renewal.
 ///
 /// What to do on loss: stop, undo what can be undone, and do not touch the resource again. After a
 /// loss by the clock there is still the safety margin to do that in; after a loss that the server

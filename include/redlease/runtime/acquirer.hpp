@@ -55,8 +55,8 @@ class Acquirer {
   bool use(runtime::News&& news, Clock::time_point deadline);
   void dispose(runtime::News&& news) noexcept;
 
-  std::unique_ptr<LeaseCore> acquired(const store::Grant& grant);
-  void check_numbers(const store::Grant& grant);
+  std::unique_ptr<LeaseCore> acquired();
+  std::optional<store::Failure> fallen_counter();
   std::unique_ptr<LeaseCore> contended();
   [[noreturn]] void give_up(store::Failure&& failure);
   std::string what_is_there(Clock::time_point limit);
@@ -65,7 +65,7 @@ class Acquirer {
 
   const std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend& backend_;
-  const store::Keys keys_;
+  store::Keys keys_;         // until they are the lease's
   const std::string& key_;   // the first of them, and mostly the only one
   std::size_t blocker_ = 0;  // the key that was held when they were asked for
   const Terms terms_;

@@ -29,7 +29,8 @@ std::unique_ptr<LeaseCore> Acquirer::try_once() {
   blocker_ = acquisition.blocker;
   if (acquisition.failure) give_up(std::move(*acquisition.failure));
   if (!acquisition.grant) return contended();
-  return acquired(*acquisition.grant);
+  grant_ = std::move(acquisition.grant);
+  return acquired();
 }
 
 // ---- waiting -----------------------------------------------------------------------------------
@@ -59,7 +60,7 @@ std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
       if (held) backend_.turns.begin(key_, Clock::now());
     }
   }
-  if (held) return acquired(*grant_);
+  if (held) return acquired();
   if (trouble_) give_up(std::move(*trouble_));
   return contended();
 }
@@ -223,7 +224,7 @@ bool Acquirer::is_needed(const Wait& wait, runtime::News& news, bool more) {
 }
 
 bool Acquirer::use(runtime::News&& news, Clock::time_point deadline) {
-  const auto demand = terms_.demand;
+  const auto& demand = terms_.demand;
   grant_ = news.baton ? LeaseCore::pass_on(std::move(news.baton), demand, deadline) : news.grant;
   if (!grant_) return false;
   if (store::LeaseStore::lateness(demand, grant_->sent).count() < 0) return true;
@@ -243,23 +244,27 @@ void Acquirer::dispose(runtime::News&& news) noexcept {
 
 // ---- the end -----------------------------------------------------------------------------------
 
-std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
+std::unique_ptr<LeaseCore> Acquirer::acquired() {
   std::unique_ptr<LeaseCore> core;
   try {
-    core = std::make_unique<LeaseCore>(client_, keys_, grant, terms_);
-    check_numbers(grant);
+    std::optional<Event> event;
     if (listening()) {
-      auto event = make_event(Event::Kind::acquired);
-      event.fingerprint = grant.token.fingerprint();
-      event.left = core->remaining();
-      backend_.notifier.notify(std::move(event));
+      event = make_event(Event::Kind::acquired);
+      event->fingerprint = grant_->token.fingerprint();
+    }
+    auto trouble = fallen_counter();
+    core = std::make_unique<LeaseCore>(client_, std::move(keys_), std::move(*grant_), terms_);
+    if (trouble) give_up(std::move(*trouble));
+    if (event) {
+      event->left = core->remaining();
+      backend_.notifier.notify(std::move(*event));
     }
   } catch (...) {
-    // Out of memory, mostly. A core gives the lease back by itself; without one it is done here.
+    // Mostly out of memory. A core gives the lease back by itself; without one it is done here.
     if (core) {
       LeaseCore::let_go(std::move(core));
     } else {
-      backend_.store.give_back(keys_, grant.token.reveal());
+      backend_.store.give_back(keys_, grant_->token.reveal());
     }
     throw;
   }
@@ -267,23 +272,23 @@ std::unique_ptr<LeaseCore> Acquirer::acquired(const store::Grant& grant) {
   return core;
 }
 
-// A resource would refuse a number that was drawn from a counter which fell, or worse, has
+// A number that was drawn from a counter which fell: a resource would refuse it, or worse, has
 // forgotten those from before.
-void Acquirer::check_numbers(const store::Grant& grant) {
-  for (std::size_t i = 0; i < grant.numbers.size(); ++i) {
+std::optional<store::Failure> Acquirer::fallen_counter() {
+  for (std::size_t i = 0; i < grant_->numbers.size(); ++i) {
     const auto& counter = terms_.demand.counters[i];
-    const auto number = grant.numbers[i];
+    const auto number = grant_->numbers[i];
     if (number <= drawn_before_[i]) {
-      give_up({errc::fence_regressed,
-               backend_.store.describe(
-                   "acquire", keys_,
-                   fmt::format("fencing number {} of the counter {} is not above {}, which was "
-                               "drawn before; the lease was given back",
-                               number.value(), quote(counter), drawn_before_[i].value())),
-               false, false});
+      const auto cause = fmt::format(
+          "fencing number {} of the counter {} is not above {}, which was drawn before; the lease "
+          "was given back",
+          number.value(), quote(counter), drawn_before_[i].value());
+      return store::Failure{errc::fence_regressed, backend_.store.describe("acquire", keys_, cause),
+                            false, false};
     }
     backend_.fences.note(counter, number);
   }
+  return std::nullopt;
 }
 
 std::unique_ptr<LeaseCore> Acquirer::contended() {

@@ -54,8 +54,9 @@ class Turn {
 /// verbs, which take turns. See lease.hpp for what each of them promises.
 class LeaseCore final : public runtime::Kept {
  public:
-  LeaseCore(std::shared_ptr<runtime::ClientState> client, const store::Keys& keys,
-            const store::Grant& grant, const Terms& terms);
+  /// Keys and grant are left as they are if this throws.
+  LeaseCore(std::shared_ptr<runtime::ClientState> client, store::Keys&& keys, store::Grant&& grant,
+            const Terms& terms);
 
   /// With auto_renew: has the keeper keep it from now on. To be called once, when the lease is
   /// handed out; the keeper must have been started.

@@ -31,14 +31,14 @@ Terms::Terms(const LeaseOptions& options, store::KeyView keys, Order order)
   if (options.max_hold) renewal->max_hold = *options.max_hold;
 }
 
-LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, const store::Keys& keys,
-                     const store::Grant& grant, const Terms& terms)
+LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, store::Keys&& keys,
+                     store::Grant&& grant, const Terms& terms)
     : client_(std::move(client)),
       backend_(&client_->here()),
       label_(terms.label.empty() ? nullptr : std::make_unique<const std::string>(terms.label)),
-      keys_(keys),
+      keys_(std::move(keys)),
       token_(grant.token),
-      numbers_(grant.numbers),
+      numbers_(std::move(grant.numbers)),
       ttl_(terms.demand.ttl),
       in_line_(terms.in_line),
       state_(grant.sent, terms.demand.ttl, terms.safety_margin) {
