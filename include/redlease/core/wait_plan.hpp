@@ -1,12 +1,16 @@
 #ifndef REDLEASE_CORE_WAIT_PLAN_HPP
 #define REDLEASE_CORE_WAIT_PLAN_HPP
 
+#include <chrono>
 #include <optional>
 
 #include <redlease/clock.hpp>
 #include <redlease/core/backoff.hpp>
 
 namespace redlease::inline v1::core {
+
+/// Redis expires a key after its last millisecond.
+inline constexpr std::chrono::milliseconds expiry_slack{1};
 
 /// When to try for a key that is held. Pure: time and randomness come in as arguments.
 class WaitPlan {

@@ -10,8 +10,6 @@ namespace {
 
 // An attempt that can't have its answer before the deadline would only leave a key in doubt.
 constexpr std::chrono::milliseconds longest_reserve{50};
-// Redis expires a key after its last millisecond.
-constexpr std::chrono::milliseconds expiry_slack{1};
 
 }  // namespace
 

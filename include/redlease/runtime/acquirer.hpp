@@ -31,6 +31,7 @@ class Acquirer {
  private:
   using Place = runtime::WaitingRoom::Place;
 
+  bool take_at_once(core::WaitPlan& plan);
   bool step_back(const core::WaitPlan& plan);
   bool take_turn(const core::WaitPlan& plan);
   bool attempt(const core::WaitPlan& plan, Place* place = nullptr);

@@ -38,31 +38,33 @@ std::unique_ptr<LeaseCore> Acquirer::try_once() {
 std::unique_ptr<LeaseCore> Acquirer::wait_for_it(const Wait& wait) {
   core::WaitPlan plan{{wait.at_most, wait.attempts, wait.backoff.min, wait.backoff.max}, start_};
   if (wait.stop.stop_requested()) return contended();
-  bool held = false;
-  if (keys_.several()) {
-    held = attempt(plan) || (plan.has_many() && wait_for_all(wait, plan));
-  } else if (terms_.in_line) {
-    const bool many = plan.has_many();
-    if (step_back(plan) || !many || !backend_.room.hears_grants()) {
-      held = take_in_line(plan);
-      plan.count_attempt();
-    }
-    if (!held && many) {
-      held = wait_in_line(wait, plan);
-      if (held) backend_.turns.begin(key_, Clock::now());
-    }
-  } else {
-    // Behind others of this client, or one of its own leases, an attempt is of no use.
-    const bool queue_up = plan.has_many() && backend_.room.has_queue(key_);
-    held = !queue_up && take_turn(plan);
-    if (!held && plan.has_many()) {
-      held = wait_in_queue(wait, plan);
-      if (held) backend_.turns.begin(key_, Clock::now());
-    }
+  const bool many = plan.has_many();
+  bool held = take_at_once(plan);
+  if (!held && many) {
+    held = keys_.several()  ? wait_for_all(wait, plan)
+           : terms_.in_line ? wait_in_line(wait, plan)
+                            : wait_in_queue(wait, plan);
+    if (held) backend_.turns.begin(key_, Clock::now());
   }
   if (held) return acquired();
   if (trouble_) give_up(std::move(*trouble_));
   return contended();
+}
+
+// The first attempt, unless it is better to queue up at once.
+bool Acquirer::take_at_once(core::WaitPlan& plan) {
+  if (keys_.several()) return attempt(plan);
+  if (!terms_.in_line) {
+    // Behind others of this client, or one of its own leases, an attempt is of no use.
+    const bool queues_up = plan.has_many() && backend_.room.has_queue(key_);
+    return !queues_up && take_turn(plan);
+  }
+  // Joining the line is an attempt, too.
+  const bool joins = !step_back(plan) && plan.has_many() && backend_.room.hears_grants();
+  if (joins) return false;
+  const bool held = take_in_line(plan);
+  plan.count_attempt();
+  return held;
 }
 
 // Lets others have the key when this process has had it for long enough. True if it did.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include <redlease/core/wait_plan.hpp>
 #include <redlease/runtime/lease_core.hpp>
 #include <redlease/runtime/waiting_room.hpp>
 #include <redlease/wire/futex.hpp>
@@ -13,9 +14,6 @@ namespace redlease::inline v1::runtime {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Redis expires a key after its last millisecond.
-constexpr auto expiry_slack = 1ms;
 
 // Each change calls for a look. When changes come as a flood, looks are rationed.
 constexpr double most_credit = 16;
@@ -239,7 +237,7 @@ void WaitingRoom::looked(std::string_view key, std::optional<std::chrono::millis
   queue->others_came = true;
   if (queue->changed) return look_after_change(*queue, now);
   const bool endless = *ttl == std::chrono::milliseconds::max();
-  set_look(*queue, endless ? never : later(now, *ttl + expiry_slack));
+  set_look(*queue, endless ? never : later(now, *ttl + core::expiry_slack));
 }
 
 bool WaitingRoom::tried(std::string_view key, const store::Acquisition& acquisition,

@@ -1,6 +1,7 @@
 #ifndef REDLEASE_STORE_LEASE_STORE_HPP
 #define REDLEASE_STORE_LEASE_STORE_HPP
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -179,6 +180,9 @@ class LeaseStore {
   Comparison comparison_of(std::string_view operation, KeyView keys, std::string_view token,
                            const Demand& demand, const wire::Outcome& outcome) const;
   Comparison renewal_of(KeyView keys, std::string_view token, const wire::Outcome& outcome) const;
+  template <class Ask, class Read>
+  Comparison release_by(KeyView keys, std::string_view token, Clock::time_point limit, Ask ask,
+                        Read read);
   Comparison compare(KeyView keys, std::string_view token, Clock::time_point until);
   wire::Outcome ask_for(KeyView keys, const Token& token, const Demand& demand,
                         Clock::time_point deadline);
@@ -200,6 +204,26 @@ class LeaseStore {
   const std::string server_;
   ScriptInCache release_in_cache_;  // see post_release()
 };
+
+// A release by whatever `ask` sends and `read` understands. If the answer is missing, the keys
+// tell.
+template <class Ask, class Read>
+Comparison LeaseStore::release_by(KeyView keys, std::string_view token, Clock::time_point limit,
+                                  Ask ask, Read read) {
+  const wire::Outcome outcome = ask(deadline(limit));
+  if (outcome.kind != wire::Outcome::Kind::in_doubt) return read(outcome);
+
+  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
+  auto found = compare(keys, token, until);
+  const bool ours = !found.failure && found.ownership == Ownership::ours;
+  if (ours || keys.several()) {  // of several some may be ours still
+    const auto again = read(ask(until));
+    if (ours || again.failure) found = again;
+  }
+  if (found.failure) found.failure = failure("release", keys, outcome);
+  found.confirmed = !found.failure && found.ownership == Ownership::ours;
+  return found;
+}
 
 }  // namespace redlease::inline v1::store
 

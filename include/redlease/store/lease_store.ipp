@@ -224,20 +224,10 @@ Comparison LeaseStore::renewal_of(KeyView keys, std::string_view token,
 }
 
 Comparison LeaseStore::release(KeyView keys, std::string_view token, Clock::time_point limit) {
-  const auto& script = release_script(keys);
-  const auto outcome = eval(script, keys, {token}, deadline(limit));
-  if (!in_doubt(outcome)) return comparison_of("release", keys, token, outcome);
-
-  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  auto found = compare(keys, token, until);
-  const bool ours = !found.failure && found.ownership == Ownership::ours;
-  if (ours || keys.several()) {  // of several some may be ours still
-    const auto again = comparison_of("release", keys, token, eval(script, keys, {token}, until));
-    if (ours || again.failure) found = again;
-  }
-  if (found.failure) found.failure = failure("release", keys, outcome);
-  found.confirmed = !found.failure && found.ownership == Ownership::ours;
-  return found;
+  return release_by(
+      keys, token, limit,
+      [&](Clock::time_point until) { return eval(release_script(keys), keys, {token}, until); },
+      [&](const Outcome& outcome) { return comparison_of("release", keys, token, outcome); });
 }
 
 Handover LeaseStore::hand_over(KeyView keys, std::string_view token, const Demand& heir,

@@ -177,18 +177,10 @@ void LineStore::leave(std::string_view key, const Ticket& ticket,
 
 Comparison LineStore::release(std::string_view key, std::string_view token, Clock::time_point limit,
                               LineGrant& granted) {
-  const auto outcome = call("release", key, token, "0", {}, leases_.deadline(limit));
-  if (outcome.kind != wire::Outcome::Kind::in_doubt)
-    return comparison_of(key, token, outcome, granted);
-
-  const auto until = std::min(limit, Clock::now() + pipelines_.timeouts().command);
-  auto found = leases_.compare(key, token, until);
-  if (!found.failure && found.ownership == Ownership::ours) {
-    found = comparison_of(key, token, call("release", key, token, "0", {}, until), granted);
-  }
-  if (found.failure) found.failure = leases_.failure("release", key, outcome);
-  found.confirmed = !found.failure && found.ownership == Ownership::ours;
-  return found;
+  return leases_.release_by(
+      key, token, limit,
+      [&](Clock::time_point until) { return call("release", key, token, "0", {}, until); },
+      [&](const wire::Outcome& outcome) { return comparison_of(key, token, outcome, granted); });
 }
 
 void LineStore::post_release(std::string_view key, std::string_view token, wire::Completion done,
