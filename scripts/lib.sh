@@ -39,6 +39,7 @@ first_command() {
 
 scratch=
 redis_pid=
+postgres_pid=
 program_pid=
 
 # Makes $scratch.
@@ -57,6 +58,10 @@ clean_up() {
   if [[ -n $redis_pid ]]; then
     kill "$redis_pid" 2>/dev/null || true
     wait "$redis_pid" 2>/dev/null || true
+  fi
+  if [[ -n $postgres_pid ]]; then
+    kill -INT "$postgres_pid" 2>/dev/null || true  # doesn't wait for its clients
+    wait "$postgres_pid" 2>/dev/null || true
   fi
   if [[ -n $scratch ]]; then rm -rf "$scratch"; fi
 }
@@ -101,6 +106,36 @@ start_redis_on_port() {
     kill "$redis_pid" 2>/dev/null || true
   done
   die "redis-server did not start: $(tail -n 3 "$scratch/redis.log")"
+}
+
+# Starts a PostgreSQL server on a unix socket in $scratch, whose data nobody will need after a power
+# cut; sets postgres_url and postgres_pid. It refuses to run as root, so then it runs as postgres.
+start_postgres() {
+  local directory=$scratch/postgres as_postgres=() programs deadline
+  # Debian has them beside each other in a directory of each version, outside the PATH.
+  programs=$(first_command initdb /usr/lib/postgresql/{20..10}/bin/initdb)
+  programs=$(dirname "$(readlink -f "$programs")")
+  mkdir -m 700 "$directory"
+  if ((EUID == 0)); then
+    as_postgres=(setpriv --reuid=postgres --regid=postgres --init-groups)
+    chmod go+x "$scratch"
+    chown postgres: "$directory"
+  fi
+  ${as_postgres[@]+"${as_postgres[@]}"} "$programs/initdb" --username=postgres --auth=trust --no-sync \
+    --encoding=UTF8 --locale=C --pgdata="$directory/data" >"$directory.log" 2>&1 ||
+    die "initdb failed: $(tail -n 3 "$directory.log")"
+  ${as_postgres[@]+"${as_postgres[@]}"} "$programs/postgres" -D "$directory/data" \
+    -c listen_addresses= -c unix_socket_directories="$directory" -c fsync=off \
+    </dev/null >>"$directory.log" 2>&1 &
+  postgres_pid=$!
+  deadline=$((SECONDS + 20))
+  until "$programs/pg_isready" -q -h "$directory" -U postgres; do
+    if ! kill -0 "$postgres_pid" 2>/dev/null || ((SECONDS >= deadline)); then
+      die "PostgreSQL did not start: $(tail -n 3 "$directory.log")"
+    fi
+    sleep 0.05
+  done
+  postgres_url="postgresql://postgres@/postgres?host=$directory"
 }
 
 # Runs a program and what it starts in a process group of its own, and waits for it in a way that a
