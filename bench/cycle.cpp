@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <redlease/redlease.hpp>
@@ -95,6 +97,26 @@ Subject lease_released(Client& client) {
   };
 }
 
+Subject fenced_lease(Client& client) {
+  return [&client](int thread) -> Cycle {
+    return [&client, key = key_of(thread)] {
+      client.try_acquire(key, {.fencing = true}).value().release();
+      return 1L;
+    };
+  };
+}
+
+Subject lease_on_four_keys(Client& client) {
+  return [&client](int thread) -> Cycle {
+    std::vector<std::string> keys;
+    for (int i = 0; i < 4; ++i) keys.push_back(fmt::format("{}:{}", key_of(thread), i));
+    return [&client, keys] {
+      client.try_acquire_all(keys).value().release();
+      return 1L;
+    };
+  };
+}
+
 Subject lease_left(Client& client) {
   return [&client](int thread) -> Cycle {
     return [&client, key = key_of(thread)] {
@@ -162,6 +184,9 @@ std::vector<Row> measure_cycles(const Settings& settings) {
       Client client{url};
       series["cycle/release"][threads].add(run(settings, threads, lease_released(client)));
       series["cycle/scope_exit"][threads].add(run(settings, threads, lease_left(client)));
+      if (threads != 1 && threads != 16) continue;
+      series["cycle/fenced"][threads].add(run(settings, threads, fenced_lease(client)));
+      series["cycle/four_keys"][threads].add(run(settings, threads, lease_on_four_keys(client)));
     }
   }
 
@@ -175,6 +200,16 @@ std::vector<Row> measure_cycles(const Settings& settings) {
       const auto& ours = series[name][threads];
       rows.push_back(
           {name, threads, median(ours.rate), "cycles/s", ratio(rival, ours.rate, base.rate)});
+    }
+  }
+  for (const std::string name : {"cycle/fenced", "cycle/four_keys"}) {
+    for (const int threads : {1, 16}) {
+      const auto& base = series["cycle/release"][threads];
+      rows.push_back({name, threads, median(series[name][threads].rate), "cycles/s",
+                      ratio("cycle/release", series[name][threads].rate, base.rate)});
+      rows.push_back({name + "/server_cpu", threads, median(series[name][threads].server_us),
+                      "us/cycle",
+                      ratio("cycle/release", series[name][threads].server_us, base.server_us)});
     }
   }
   for (const std::string name : {"cycle/release", "cycle/scope_exit"}) {

@@ -57,6 +57,7 @@ clean_up() {
   fi
   if [[ -n $redis_pid ]]; then
     kill "$redis_pid" 2>/dev/null || true
+    kill -CONT "$redis_pid" 2>/dev/null || true  # a fault may have stopped it
     wait "$redis_pid" 2>/dev/null || true
   fi
   if [[ -n $postgres_pid ]]; then
