@@ -20,13 +20,13 @@ end
 local counted, taken = 0, 0
 -- Redis doesn't take back what a script did before it failed.
 local function undo(failed)
+  for i = 1, taken do
+    redis.call('DEL', KEYS[i])
+  end
   for i = 1, counted do
     if redis.call('DECR', KEYS[n + i]) == 0 then
       redis.call('DEL', KEYS[n + i])
     end
-  end
-  for i = 1, taken do
-    redis.call('DEL', KEYS[i])
   end
   return failed
 end

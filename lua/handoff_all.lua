@@ -14,16 +14,18 @@
 local n = tonumber(ARGV[4])
 local ours, reply = {}, 1
 for i = 1, n do
-  local token = redis.pcall('GET', KEYS[i]) -- a table for a key that is no string
-  if token == ARGV[1] then
+  local token = redis.pcall('GET', KEYS[i])
+  if type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) then
+    return token
+  elseif token == ARGV[1] then
     ours[#ours + 1] = KEYS[i]
   elseif reply == 1 then
     reply = token and 0 or -1
   end
 end
 if #ours < n then
-  for _, key in ipairs(ours) do
-    redis.call('DEL', key)
+  if #ours > 0 then
+    redis.call('DEL', unpack(ours))
   end
   return reply
 end

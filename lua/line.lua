@@ -123,7 +123,9 @@ end
 
 if fenced == 'f' then
   local counter = redis.call('GET', KEYS[3])
-  if counter and not (string.match(counter, '^%d+$') and #counter < 19) then
+  -- As text, since Lua's own numbers end at 2^53.
+  if counter and not (string.match(counter, '^%d+$') and (#counter < 19 or
+      #counter == 19 and counter < '9223372036854775807')) then
     return redis.error_reply('ERR the counter of the fencing numbers is full or no number')
   end
 end

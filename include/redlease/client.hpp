@@ -118,8 +118,8 @@ class Client {
   /// has written there before; then nothing changes, and it returns false. The highest number is
   /// remembered in a key beside it, in the same slot, which never expires; so all who write there
   /// must write like this. `key` is the resource, not the lease's key. Blocks like try_acquire();
-  /// on Error{in_doubt} it may have been written, and may be called again with the same arguments.
-  /// Throws std::invalid_argument for a negative number.
+  /// on Error{in_doubt} it may have been written, or may be yet, and may be called again with the
+  /// same arguments. Throws std::invalid_argument for a negative number.
   bool fenced_write(std::string_view key, std::string_view value, FencingToken number);
 
   /// Throws Error unless the server answers. Connects if need be. Blocks like try_acquire().

@@ -104,6 +104,41 @@ TEST_F(MemoryTest, AnyAllocationOfAnyVerbMayFail) {
   EXPECT_TRUE(eventually(10s, [&] { return server.dbsize() == 1; }));
 }
 
+// The same for several keys, with their fencing numbers; alone, and with one who waits for them.
+TEST_F(MemoryTest, AnyAllocationForSeveralKeysMayFail) {
+  Client client{server.url(), patient()};
+  const std::vector<std::string> keys{"a", "b", "c"};
+  const LeaseOptions options{.ttl = 100ms, .fencing = true};
+  int n = 0;
+  for (bool reached = true; reached; ++n) {
+    ASSERT_LT(n, 500);
+    reached = failing_at(n, [&] {
+      auto lease = client.try_acquire_all(keys, options);
+      if (lease) lease->renew();
+      if (lease) lease->release();
+    });
+    reached = failing_at(n, [&] { auto lease = client.try_acquire_all(keys, options); }) || reached;
+    reached = failing_at(n, [&] { auto lease = client.try_acquire("a", options); }) || reached;
+    reached = failing_at(n, [&] { client.fenced_write("d", "v", FencingToken{1}); }) || reached;
+    std::jthread other{[&] {
+      const auto lease = client.acquire_all(keys, {.at_most = 60s}, {.ttl = 100ms});
+      EXPECT_TRUE(lease);
+    }};
+    reached = failing_at(n,
+                         [&] {
+                           auto lease = client.acquire_all(keys, {.at_most = 5s}, options);
+                           if (lease && n % 2 == 0) lease->release();
+                         }) ||
+              reached;
+    other.join();
+    ASSERT_NO_FATAL_FAILURE(expect_sound(client)) << "allocation " << n;
+  }
+  EXPECT_GT(n, 10);
+  for (const auto& key : keys) server.admin("DEL", "{" + key + "}:redlease:fence");
+  server.admin("DEL", "d", "{d}:redlease:seen");
+  EXPECT_TRUE(eventually(10s, [&] { return server.dbsize() == 1; }));
+}
+
 // Waiting behind others, being served, and handing on.
 TEST_F(MemoryTest, AnyAllocationOfAWaitMayFail) {
   Client client{server.url(), patient()};
@@ -181,6 +216,16 @@ TEST_F(MemoryTest, TheKeeperGetsBy) {
       leases.push_back(must_acquire(
           client, std::to_string(n),
           {.ttl = 60s, .auto_renew = true, .renew_every = std::chrono::milliseconds{20}}));
+    }
+    for (int n = 0; n < 50; ++n) {
+      std::vector<std::string> keys;
+      for (int k = 0; k < (n == 7 ? 300 : 5); ++k) {
+        keys.push_back("several:" + std::to_string(n) + ":" + std::to_string(k));
+      }
+      auto lease = client.try_acquire_all(
+          keys, {.ttl = 60s, .auto_renew = true, .renew_every = std::chrono::milliseconds{20}});
+      ASSERT_TRUE(lease);
+      leases.push_back(std::move(*lease));
     }
     const auto all_held = [&] {
       return std::all_of(leases.begin(), leases.end(), [](const Lease& l) { return l.held(); });

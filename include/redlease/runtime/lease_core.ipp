@@ -312,7 +312,7 @@ void LeaseCore::hand_on_or_post(std::unique_ptr<LeaseCore> core) noexcept {
     auto& room = mine.backend_->room;
     if (mine.keys_.several()) {
       // A posted request keeps its order for one key only, so this one is waited for.
-      const auto until = Clock::now() + mine.backend_->pipelines.timeouts().command;
+      const auto until = Clock::now() + 2 * mine.backend_->pipelines.timeouts().command;
       if (!mine.conclude(mine.give_back_all(until))) (void)core.release();  // it is on_answer()'s
       return;
     }

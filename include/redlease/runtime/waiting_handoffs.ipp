@@ -115,10 +115,11 @@ void WaitingRoom::freed(std::string_view key) noexcept {
   if (empty()) return;
   const std::lock_guard lock{mutex_};
   auto* queue = find(key);
-  if (queue == nullptr || queue->empty()) return;
+  if (queue == nullptr) return;
   queue->ours_until = {};
   queue->handed_on_at = {};
   queue->run.end(Clock::now());
+  if (queue->empty()) return;
   queue->seen_free = !queue->waiters.empty();
   if (!queue->asking) set_look(*queue, Clock::now());
   if (const auto first = first_of(queue->line)) wake(*first);

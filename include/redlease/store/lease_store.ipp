@@ -108,8 +108,10 @@ Acquisition LeaseStore::acquisition_of(KeyView keys, const Token& token, const D
   const auto& reply = outcome.reply;
   if (by_script(keys, demand)) {
     if (reply.type == Reply::Type::array) return granted(keys, token, demand, outcome, reply);
-    const auto blocker = static_cast<std::size_t>(-std::min<std::int64_t>(reply.integer, 0));
-    if (blocker >= 1 && blocker <= keys.size()) return {{}, {}, blocker - 1};
+    if (reply.type == Reply::Type::integer && reply.integer < 0) {
+      const auto blocker = static_cast<std::size_t>(-reply.integer);
+      if (blocker <= keys.size()) return {{}, {}, blocker - 1};
+    }
   } else {
     if (reply.type == Reply::Type::nil) return {};
     if (reply.type == Reply::Type::status && reply.text == "OK") {
@@ -280,8 +282,8 @@ void LeaseStore::post_release(std::string_view key, std::string_view token, wire
 
 void LeaseStore::give_back(KeyView keys, std::string_view token) noexcept {
   try {
-    if (!keys.several()) return post_release(keys.first(), token, ignore, nullptr);
-    const auto command = eval_text(lua::release_all, keys, {token});
+    // Nobody hears that the server has forgotten the script.
+    const auto command = eval_text(release_script(keys), keys, {token});
     pipelines_.post(keys.first(), command, Clock::now() + pipelines_.timeouts().command, ignore,
                     nullptr);
   } catch (...) {
@@ -398,9 +400,12 @@ bool LeaseStore::fenced_write(std::string_view key, std::string_view value, Fenc
   const std::array seen{core::beside(key, "redlease:seen")};
   const auto outcome = look(lua::fenced_write, {key, seen}, {std::to_string(number.value()), value},
                             deadline(Clock::time_point::max()));
-  const auto found = comparison_of("fenced_write", key, {}, outcome);
-  if (found.failure) throw Error{found.failure->code, found.failure->what};
-  return found.ownership == Ownership::ours;
+  const auto& reply = outcome.reply;
+  const bool told = answered(outcome) && reply.type == Reply::Type::integer;
+  if (told && (reply.integer == 0 || reply.integer == 1)) return reply.integer == 1;
+  const auto failed = answered(outcome) ? refusal("fenced_write", key, {}, reply)
+                                        : failure("fenced_write", key, outcome);
+  throw Error{failed.code, failed.what};
 }
 
 // ---- common ------------------------------------------------------------------------------------

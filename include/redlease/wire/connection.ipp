@@ -18,12 +18,14 @@ constexpr std::size_t max_reply_size = std::size_t{1} << 20;
 
 // hiredis parses; the functions below let it build our Reply in place, without a heap allocation
 // for every reply. A null result makes the parser fail. The longest array has something for each
-// key of a lease.
-constexpr std::size_t most_elements = 1024;
+// key of a lease that is renewed together with many others.
+constexpr std::size_t most_elements = 2048;
 
 Reply& place(const redisReadTask& task) {
   if (task.parent == nullptr) {
     auto& root = *static_cast<Reply*>(task.privdata);
+    root.integer = 0;
+    root.text.clear();
     root.elements.clear();
     return root;
   }
