@@ -5,7 +5,7 @@ cmake_minimum_required(VERSION 3.22)
 # From the first to the last; a file includes only its own layer and those before it. A directory
 # stands for all that is in it.
 set(layers words core wire store topology runtime top)
-set(words error token fencing options observer single_flight clock duration fmt)
+set(words api version error token fencing options observer single_flight clock duration fmt)
 set(top lease client quorum_client metrics redlease src)
 
 function(layer_of file result)  # file: relative to include/redlease

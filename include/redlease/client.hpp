@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <redlease/api.hpp>
 #include <redlease/fencing.hpp>
 #include <redlease/lease.hpp>
 #include <redlease/options.hpp>
@@ -57,7 +58,7 @@ class Inspection {
 /// value, before any I/O. All other failures are Error, as errc describes; and std::system_error if
 /// the operating system gives no random bytes (or with auto_renew no thread), std::bad_alloc if
 /// there is no memory. A moved-from client may only be assigned to or destroyed.
-class Client {
+class REDLEASE_API Client {
  public:
   /// `url`: redis://[user[:password]@]host[:port][/database] or
   /// unix://[user[:password]@]/path[?db=database], with percent-encoded user info.

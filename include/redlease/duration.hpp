@@ -7,6 +7,8 @@
 #include <string>
 #include <type_traits>
 
+#include <redlease/api.hpp>
+
 namespace redlease::inline v1 {
 
 /// What options take wherever they mean a span of time: any std::chrono duration converts to it
@@ -70,7 +72,7 @@ class Duration {
 
 namespace detail {
 /// "1500ms", "3s", "250us": for messages; the longest values read as "too long to count".
-std::string to_text(Duration d);
+REDLEASE_API std::string to_text(Duration d);
 }  // namespace detail
 
 }  // namespace redlease::inline v1

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <system_error>
 
+#include <redlease/api.hpp>
+
 namespace redlease::inline v1 {
 
 /// Why an operation failed. Contention is not among them: that is an empty optional.
@@ -22,13 +24,13 @@ enum class errc {
                     ///< lost in a failover. No lease was handed out; see docs/fencing.md
 };
 
-const std::error_category& error_category() noexcept;
-std::error_code make_error_code(errc code) noexcept;
+REDLEASE_API const std::error_category& error_category() noexcept;
+REDLEASE_API std::error_code make_error_code(errc code) noexcept;
 
 /// Every failure of the world. `code()` compares with `errc`; `what()` names operation, key,
 /// server and the server's text, and never has a password, URL user info or token in it.
 /// (A caller's bug, a bad option for instance, is std::invalid_argument.)
-class Error : public std::system_error {
+class REDLEASE_API Error : public std::system_error {
  public:
   Error(errc code, const std::string& what);
   const char* what() const noexcept override { return message_.what(); }
@@ -47,7 +49,7 @@ enum class LossReason {
 };
 
 /// "expired", "taken", "missing", "unconfirmed".
-const char* to_string(LossReason reason) noexcept;
+REDLEASE_API const char* to_string(LossReason reason) noexcept;
 
 struct Loss {
   LossReason reason = LossReason::expired;
@@ -59,7 +61,7 @@ struct Loss {
 /// The lease is lost, for good. (Only Lease::ensure_held(min) also throws it when less than `min`
 /// is left of a lease that is held.) It is the one error that callers handle differently from all
 /// others: the work done under the lease may have overlapped with somebody else's.
-class LeaseLost : public Error {
+class REDLEASE_API LeaseLost : public Error {
  public:
   /// `what` is the whole message.
   LeaseLost(const std::string& what, Loss loss);
@@ -73,7 +75,7 @@ namespace detail {
 /// "release 'k': the lease is lost (taken) after 40 ms; token 0a1b2c3d"
 std::string describe(std::string_view operation, const Loss& loss);
 /// A key for a message: quoted, unprintable bytes escaped, cut when long.
-std::string quote(std::string_view bytes);
+REDLEASE_API std::string quote(std::string_view bytes);
 }  // namespace detail
 
 }  // namespace redlease::inline v1

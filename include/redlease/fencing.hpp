@@ -8,6 +8,8 @@
 #include <limits>
 #include <optional>
 
+#include <redlease/api.hpp>
+
 namespace redlease::inline v1 {
 
 /// A number that rises with every acquisition of a key. A resource that remembers the highest one
@@ -34,7 +36,7 @@ class FencingToken {
 };
 
 /// Prints the number.
-std::ostream& operator<<(std::ostream& out, FencingToken token);
+REDLEASE_API std::ostream& operator<<(std::ostream& out, FencingToken token);
 
 /// The check for a resource that lives in this process: lets those in who come with the highest
 /// number seen so far, or a higher one. Between the check and the use nothing may intervene, so

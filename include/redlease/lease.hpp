@@ -10,6 +10,7 @@
 #include <string_view>
 #include <system_error>
 
+#include <redlease/api.hpp>
 #include <redlease/duration.hpp>
 #include <redlease/error.hpp>
 #include <redlease/fencing.hpp>
@@ -61,7 +62,7 @@ class LeaseCore;
 /// held(), remaining(), loss() and stop_token() may be called from any thread at any time, as may
 /// renew() and release(), which then take turns (and so may wait for each other's time). Moving,
 /// swapping and destroying need the object to oneself. A moved-from lease holds nothing.
-class Lease {
+class REDLEASE_API Lease {
  public:
   Lease(Lease&& other) noexcept;
   /// Gives the lease that was held here back first, as the destructor does.

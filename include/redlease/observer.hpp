@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include <redlease/api.hpp>
 #include <redlease/error.hpp>
 
 namespace redlease::inline v1 {
@@ -38,14 +39,14 @@ struct Event {
 };
 
 /// "acquired", "contended", …
-const char* to_string(Event::Kind kind) noexcept;
+REDLEASE_API const char* to_string(Event::Kind kind) noexcept;
 
 /// Implemented by those who want to know. Events of one client come one after the other, in the
 /// order in which they happened, on a thread that runs nothing but user code: an observer may take
 /// its time, throw (it is ignored), call exit(), and use or destroy clients and leases. No renewal
 /// waits for it, and no stop request for longer than some milliseconds. One that is 65,536 events
 /// behind isn't told of `renewed` and `renew_failed` any more.
-class Observer {
+class REDLEASE_API Observer {
  public:
   virtual ~Observer() = default;
   virtual void on_event(const Event& event) = 0;

@@ -11,5 +11,6 @@
 #include <redlease/options.hpp>
 #include <redlease/single_flight.hpp>
 #include <redlease/token.hpp>
+#include <redlease/version.hpp>
 
 #endif

@@ -8,6 +8,7 @@
 #include <redlease/fencing.ipp>
 #include <redlease/options.ipp>
 #include <redlease/token.ipp>
+#include <redlease/version.ipp>
 
 #include <redlease/core/key_slot.ipp>
 #include <redlease/core/lease_state.ipp>

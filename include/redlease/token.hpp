@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include <redlease/api.hpp>
+
 namespace redlease::inline v1 {
 
 /// What proves that a key in Redis is ours: a fresh version 4 UUID for every acquisition, drawn
@@ -13,7 +15,7 @@ namespace redlease::inline v1 {
 ///
 /// Whoever knows a token can release its lease, so its text stays out of every message, log and
 /// metric: streams and fmt (see <redlease/fmt.hpp>) print the fingerprint.
-class Token {
+class REDLEASE_API Token {
  public:
   static constexpr std::size_t size = 36;
 
@@ -34,7 +36,7 @@ class Token {
 };
 
 /// Prints the fingerprint.
-std::ostream& operator<<(std::ostream& out, const Token& token);
+REDLEASE_API std::ostream& operator<<(std::ostream& out, const Token& token);
 
 namespace detail {
 /// The fingerprint of any value of a key, ours or another library's.

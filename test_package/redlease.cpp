@@ -1,0 +1,2 @@
+// Header-only use: the library's bodies, in exactly one source.
+#include <redlease/src.hpp>

@@ -1,0 +1,13 @@
+#include <redlease/redlease.hpp>
+
+#include "libraries.hpp"
+
+std::error_code take_order() {
+  try {
+    redlease::Client client{"unix:///nowhere/redis.sock"};
+    if (client.try_acquire("order:42")) return {};
+  } catch (const redlease::Error& error) {
+    return error.code();
+  }
+  return {};
+}
