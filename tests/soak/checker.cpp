@@ -2,36 +2,23 @@
 
 #include <algorithm>
 #include <iterator>
-#include <sstream>
+#include <map>
+#include <optional>
 #include <utility>
+
+#include "soak/text.hpp"
 
 namespace redlease::soak {
 namespace {
 
 using namespace std::chrono_literals;
 
-// How far a server's look at its clock and the time of the line in its feed may be apart, unless
-// the server is stopped in between.
-constexpr FeedChecker::Time slack = 100ms;
-
-// How far two looks at two clocks may be apart.
-constexpr nanoseconds clock_slack = 5ms;
-
-std::string ms(nanoseconds time) {
-  std::ostringstream text;
-  text.precision(3);
-  text << std::fixed << std::chrono::duration<double, std::milli>{time}.count() << " ms";
-  return text.str();
-}
-
-std::string join(const std::string& what, const std::vector<std::string>& lines) {
-  std::string text = what;
-  for (const auto& line : lines) text += "\n    " + line;
-  return text;
-}
-
 nanoseconds common(Instant from, Instant to, Instant other_from, Instant other_to) {
   return std::max(nanoseconds{0}, std::min(to, other_to) - std::max(from, other_from));
+}
+
+bool contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::ranges::find(words, word) != words.end();
 }
 
 // ---- overlaps ----------------------------------------------------------------------------------
@@ -45,9 +32,10 @@ struct Claim {
 
 // The erasure came between the two acquisitions, and the older lease did not know yet: what it knew
 // to be valid when it was erased is at most its ttl. It may have been acquired shortly before
-// `acquired`, so that an erasure right before that instant may have hit it as well.
+// `acquired`, so that an erasure right before that instant may have hit it as well. With one of its
+// keys a lease loses all.
 bool excuses(const Erasure& erasure, const LeaseRecord& older, const LeaseRecord& newer) {
-  return (erasure.key.empty() || erasure.key == older.key) &&
+  return (erasure.key.empty() || contains(older.keys, erasure.key)) &&
          erasure.to >= older.acquired - older.ttl && erasure.from <= newer.acquired &&
          std::min(older.last_held, newer.last_held) <= erasure.to + older.ttl;
 }
@@ -85,10 +73,13 @@ void check_key(const std::vector<Claim>& claims, const std::vector<Erasure>& era
 
 class HolderCheck {
  public:
-  HolderCheck(const HolderLog& log, const std::vector<Stop>& stops) : log_(log), stops_(stops) {}
+  HolderCheck(const HolderLog& log, const std::vector<Stop>& stops, const Surroundings& around)
+      : log_(log), stops_(stops), around_(around) {}
 
   Findings run() {
     for (const auto& lease : log_.leases) check_lease(lease);
+    check_numbers();
+    for (const auto& regression : log_.regressions) check_regression(regression);
     for (const auto& error : log_.errors) complain(error);
     check_leftovers();
     return std::move(findings_);
@@ -96,6 +87,7 @@ class HolderCheck {
 
  private:
   void check_lease(const LeaseRecord& lease) {
+    if (lease.end == "open" && !log_.killed) complain("a lease has no end", lease);
     if (lease.revived) complain("a lost lease was held again", lease);
     if (lease.held_late) complain("held() said yes behind the signal", lease);
     check_validity(lease);
@@ -148,12 +140,14 @@ class HolderCheck {
       ++findings_.signals;
     } else if (late_by <= lease.margin) {
       ++(lease.answered ? findings_.signals_behind : findings_.signals);
-    } else if (2 * lateness(due, signalled) >= late_by) {
+    } else if (2 * std::max(lateness(due, signalled), lateness_of_others(due, signalled)) >=
+               late_by) {
       // Two threads have to wake up for a signal: one that keeps the time, one that calls.
       ++findings_.signals_excused;
     } else {
       complain("a loss was signalled late: due " + ms(signalled - due) +
-                   " earlier, a sleeper was late by " + ms(lateness(due, signalled)),
+                   " earlier, its sleeper was late by " + ms(lateness(due, signalled)) +
+                   ", another by " + ms(lateness_of_others(due, signalled)),
                lease);
     }
   }
@@ -166,7 +160,88 @@ class HolderCheck {
     return gave_back_in_time ? std::max(due, *lease.answered) : due;
   }
 
+  // A call that begins when a lease has been handed out knows its numbers.
+  void check_numbers() {
+    std::vector<const LeaseRecord*> by_begin;
+    for (const auto& lease : log_.leases) {
+      if (!lease.numbers.empty()) by_begin.push_back(&lease);
+    }
+    auto by_acquisition = by_begin;
+    std::ranges::sort(by_begin, {}, &LeaseRecord::began);
+    std::ranges::sort(by_acquisition, {}, &LeaseRecord::acquired);
+    std::map<std::string, const LeaseRecord*> highest;
+    auto known = by_acquisition.begin();
+    for (const auto* lease : by_begin) {
+      for (; known != by_acquisition.end() && (*known)->acquired <= lease->began; ++known) {
+        for (const auto& [counter, value] : (*known)->numbers) {
+          const auto [found, is_new] = highest.try_emplace(counter, *known);
+          if (!is_new && value > highest_in(*found->second, counter)) found->second = *known;
+        }
+      }
+      for (const auto& number : lease->numbers) compare(number, *lease, highest);
+    }
+  }
+
+  static std::int64_t highest_in(const LeaseRecord& lease, const std::string& counter) {
+    std::int64_t highest = 0;
+    for (const auto& number : lease.numbers) {
+      if (number.counter == counter) highest = std::max(highest, number.value);
+    }
+    return highest;
+  }
+
+  void compare(const Number& number, const LeaseRecord& lease,
+               const std::map<std::string, const LeaseRecord*>& highest) {
+    const auto before = highest.find(number.counter);
+    if (before == highest.end()) return;
+    ++findings_.numbers_of_client;
+    if (number.value > highest_in(*before->second, number.counter)) return;
+    complain(join("a client was given a number of " + number.counter +
+                      " that is not above one that it had before",
+                  {to_line(*before->second), to_line(lease)}));
+  }
+
+  // The client had a number from before the data was lost, and none from since then.
+  void check_regression(const Regression& regression) {
+    const bool lost = std::ranges::any_of(around_.erasures, [&](const Erasure& erasure) {
+      return erasure.key.empty() && erasure.from <= regression.at &&
+             std::ranges::any_of(regression.counters, [&](const std::string& counter) {
+               return had_before(counter, erasure.to, regression) &&
+                      !has_passed(counter, erasure.to, regression);
+             });
+    });
+    if (lost) {
+      ++findings_.regressions;
+    } else {
+      complain(join("a number was refused, but its counter was not lost", {to_line(regression)}));
+    }
+  }
+
+  static bool has_number(const LeaseRecord& lease, const std::string& counter) {
+    return std::ranges::find(lease.numbers, counter, &Number::counter) != lease.numbers.end();
+  }
+
+  // A number that was refused may have had others beside it, of other counters.
+  bool had_before(const std::string& counter, Instant until, const Regression& regression) const {
+    return std::ranges::any_of(log_.leases,
+                               [&](const LeaseRecord& lease) {
+                                 return lease.began <= until && has_number(lease, counter);
+                               }) ||
+           std::ranges::any_of(log_.regressions, [&](const Regression& other) {
+             return other.began <= until && other.at < regression.at && other.counters.size() > 1 &&
+                    contains(other.counters, counter);
+           });
+  }
+
+  bool has_passed(const std::string& counter, Instant since, const Regression& regression) const {
+    return std::ranges::any_of(log_.leases, [&](const LeaseRecord& lease) {
+      return lease.began > since && lease.acquired <= regression.began &&
+             has_number(lease, counter);
+    });
+  }
+
   void check_leftovers() {
+    if (log_.killed) return;
     if (!log_.leftovers) {
       complain("it did not come to its end");
     } else if (log_.leftovers->threads > 0 || log_.leftovers->fds > 0) {
@@ -190,6 +265,17 @@ class HolderCheck {
     return sum;
   }
 
+  // The latest of the other sleepers, as far as that falls into this time.
+  nanoseconds lateness_of_others(Instant from, Instant to) const {
+    nanoseconds most{0};
+    for (const auto& other : around_.others) {
+      nanoseconds sum{0};
+      for (const auto& late : other) sum += common(from, to, late.due, late.woke);
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
   void complain(const std::string& what) {
     findings_.violations.push_back(log_.name + ": " + what);
   }
@@ -199,35 +285,9 @@ class HolderCheck {
 
   const HolderLog& log_;
   const std::vector<Stop>& stops_;
+  const Surroundings& around_;
   Findings findings_;
 };
-
-// ---- words of the feed -------------------------------------------------------------------------
-
-std::string upper(std::string text) {
-  for (char& c : text) {
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return text;
-}
-
-std::string command_of(const test::MonitorLine& line) {
-  return line.args.empty() ? std::string{} : upper(line.args.front());
-}
-
-FeedChecker::Time milliseconds_in(const std::string& text) {
-  return std::chrono::milliseconds{std::stoll(text)};
-}
-
-std::optional<FeedChecker::Time> px_of(const std::vector<std::string>& set) {
-  for (std::size_t i = 3; i + 1 < set.size(); ++i) {
-    if (upper(set[i]) == "PX") return milliseconds_in(set[i + 1]);
-  }
-  return {};
-}
-
-// The lines of those who wait are no leases.
-bool is_line(const std::string& key) { return key.ends_with(":redlease:line"); }
 
 }  // namespace
 
@@ -244,12 +304,34 @@ void Findings::add(const Findings& other) {
   renewals += other.renewals;
   grants += other.grants;
   validities += other.validities;
+  numbers += other.numbers;
+  numbers_unseen += other.numbers_unseen;
+  numbers_of_client += other.numbers_of_client;
+  regressions += other.regressions;
+  counters += other.counters;
+  taken_whole += other.taken_whole;
+  renewed_whole += other.renewed_whole;
+  ended_whole += other.ended_whole;
+  given_back += other.given_back;
+  given_back_later += other.given_back_later;
+  left_to_expire += other.left_to_expire;
+}
+
+std::vector<Late> late_unstopped(const HolderLog& log, const std::vector<Stop>& stops) {
+  std::vector<Late> late;
+  std::ranges::copy_if(log.late, std::back_inserter(late), [&](const Late& each) {
+    return std::ranges::none_of(
+        stops, [&](const Stop& stop) { return stop.from <= each.woke && stop.to >= each.due; });
+  });
+  return late;
 }
 
 Findings check_overlaps(const std::vector<HolderLog>& logs, const std::vector<Erasure>& erasures) {
   std::map<std::string, std::vector<Claim>> claims;
   for (const auto& log : logs) {
-    for (const auto& lease : log.leases) claims[lease.key].push_back({&lease, &log.name});
+    for (const auto& lease : log.leases) {
+      for (const auto& key : lease.keys) claims[key].push_back({&lease, &log.name});
+    }
   }
   Findings findings;
   for (auto& [key, of_key] : claims) {
@@ -259,190 +341,9 @@ Findings check_overlaps(const std::vector<HolderLog>& logs, const std::vector<Er
   return findings;
 }
 
-Findings check_holder(const HolderLog& log, const std::vector<Stop>& stops) {
-  return HolderCheck{log, stops}.run();
-}
-
-// ---- the feed ----------------------------------------------------------------------------------
-
-void FeedChecker::take(const test::MonitorLine& line) {
-  ++findings_.feed_lines;
-  forget_until(line.time);
-  const auto command = command_of(line);
-  if (line.source == "lua") {
-    if (test::is_unguarded_write(line.args)) {
-      take_script_write(line);
-    } else if (command == "SET") {
-      take_set(line);
-    }
-  } else if (world_.admins.contains(line.source)) {
-    take_admin(line);
-  } else if (test::is_unguarded_write(line.args)) {
-    complain("an unguarded write of a client", line);
-  } else if (command == "SET") {
-    take_set(line);
-  } else if ((command == "EVAL" || command == "EVALSHA") && line.args.size() > 2) {
-    const auto behind_keys = 3 + std::stoul(line.args[2]);
-    script_ = {line.source, {}};
-    if (behind_keys < line.args.size()) {
-      script_.args.assign(line.args.begin() + static_cast<std::ptrdiff_t>(behind_keys),
-                          line.args.end());
-    }
-  }
-}
-
-void FeedChecker::check_validity(const HolderLog& log, nanoseconds clocks) {
-  const auto complain = [&](const std::string& what, const LeaseRecord& lease) {
-    findings_.violations.push_back(join(log.name + ": " + what, {to_line(lease)}));
-  };
-  for (const auto& lease : log.leases) {
-    if (!seen_throughout(lease, clocks)) continue;
-    const auto& written = written_[lease.token];
-    for (const auto& [seen, end] : lease.validities) {
-      const auto known =
-          Time{std::chrono::ceil<Time>(seen.time_since_epoch() + clocks + clock_slack)};
-      const auto behind = std::ranges::upper_bound(written, known);
-      if (behind == written.begin()) {
-        complain("a lease that the server never gave", lease);
-        break;
-      }
-      ++findings_.validities;
-      const auto certain = Instant{*std::prev(behind) - clocks} + lease.ttl - lease.ttl / 100;
-      if (end <= certain + clock_slack) continue;
-      complain("a lease was believed to be valid for " + ms(end - certain) +
-                   " beyond what the server gave",
-               lease);
-    }
-  }
-}
-
-bool FeedChecker::seen_throughout(const LeaseRecord& lease, nanoseconds clocks) const {
-  const auto from = lease.acquired.time_since_epoch() + clocks - lease.ttl;
-  const auto to = lease.valid_last.time_since_epoch() + clocks;
-  return std::ranges::none_of(world_.blind,
-                              [&](const Span& span) { return from <= span.to && to >= span.from; });
-}
-
-// A server that was stopped in the middle of a command writes the line down when it goes on.
-FeedChecker::Span FeedChecker::when(Time written) const {
-  for (const auto& pause : world_.pauses) {
-    if (written >= pause.from && written <= pause.to + slack) return {pause.from, written};
-  }
-  return {written, written};
-}
-
-FeedChecker::Span FeedChecker::expiry(Span at, Time ttl) const {
-  return {at.from + ttl - slack, at.to + ttl + slack};
-}
-
-std::vector<FeedChecker::Holding>& FeedChecker::possibilities(const std::string& key) {
-  const auto [found, is_new] = keys_.try_emplace(key);
-  if (is_new && forgotten_) {
-    found->second.push_back({{}, expiry(*forgotten_, world_.longest_ttl)});
-  }
-  return found->second;
-}
-
-void FeedChecker::forget_until(Time now) {
-  for (; next_blind_ < world_.blind.size() && world_.blind[next_blind_].from < now; ++next_blind_) {
-    forgotten_ = world_.blind[next_blind_];
-    keys_.clear();
-  }
-}
-
-void FeedChecker::take_admin(const test::MonitorLine& line) {
-  const auto command = command_of(line);
-  if (command == "DEL" || command == "UNLINK") {
-    for (std::size_t i = 1; i < line.args.size(); ++i) possibilities(line.args[i]).clear();
-  } else if (command == "FLUSHALL" || command == "FLUSHDB") {
-    for (auto& [key, holdings] : keys_) holdings.clear();
-  }
-}
-
-// With NX: it succeeded if the key was free, and the lines don't tell.
-void FeedChecker::take_set(const test::MonitorLine& line) {
-  const auto ttl = px_of(line.args);
-  if (!ttl) return;
-  const auto at = when(line.time);
-  written_[line.args.at(2)].push_back(line.time);
-  const bool free = may_be_free(line.args.at(1), at);
-  auto& holdings = possibilities(line.args.at(1));
-  std::erase_if(holdings, [&](const Holding& holding) { return at.from > holding.expiry.to; });
-  if (free) holdings.push_back({line.args.at(2), expiry(at, *ttl)});
-}
-
-bool FeedChecker::may_be_free(const std::string& key, Span at) {
-  const auto& holdings = possibilities(key);
-  return holdings.empty() || std::ranges::any_of(holdings, [&](const Holding& holding) {
-           return !holding.token || at.to >= holding.expiry.from;
-         });
-}
-
-// A script that grants the lease to one who waits: in the place of its own token, or of none.
-void FeedChecker::take_grant(const test::MonitorLine& line, Time ttl) {
-  const auto& key = line.args[1];
-  const auto at = when(line.time);
-  if (!owner_in_script(key, at) && !may_be_free(key, at)) {
-    complain("a script grants a key that holds a foreign token", line);
-  }
-  ++findings_.grants;
-  written_[line.args.at(2)].push_back(line.time);
-  possibilities(key) = {{line.args.at(2), expiry(at, ttl)}};
-}
-
-void FeedChecker::take_script_write(const test::MonitorLine& line) {
-  const auto command = command_of(line);
-  if (line.args.size() > 1 && is_line(line.args[1])) return;
-  if (const auto ttl = px_of(line.args); ttl && command == "SET") return take_grant(line, *ttl);
-  if ((command != "DEL" && command != "PEXPIRE") || line.args.size() < 2) {
-    complain("an unguarded write of a script", line);
-    return;
-  }
-  const auto& key = line.args[1];
-  const auto at = when(line.time);
-  const auto owner = owner_in_script(key, at);
-  if (!owner) complain("a script writes to a key that holds a foreign token", line);
-  auto& holdings = possibilities(key);
-  holdings.clear();
-  if (command == "DEL") {
-    ++findings_.deletes;
-  } else {
-    ++findings_.renewals;
-    if (owner && owner->token) {
-      written_[*owner->token].push_back(line.time);
-    } else {
-      for (const auto& token : script_.args) written_[token].push_back(line.time);
-    }
-    const auto ttl = milliseconds_in(line.args.at(2));
-    holdings.push_back({owner ? owner->token : std::nullopt, expiry(at, ttl)});
-  }
-}
-
-// The lease whose token the script was given, by itself or at the end of a ticket, if the key may
-// hold it.
-std::optional<FeedChecker::Holding> FeedChecker::owner_in_script(const std::string& key, Span at) {
-  for (const auto& holding : possibilities(key)) {
-    const bool given =
-        !holding.token || std::ranges::any_of(script_.args, [&](const std::string& arg) {
-          return arg == *holding.token || arg.ends_with(":" + *holding.token);
-        });
-    if (given && at.from <= holding.expiry.to) return holding;
-  }
-  return {};
-}
-
-void FeedChecker::complain(const std::string& what, const test::MonitorLine& line) {
-  std::ostringstream text;
-  text << line;
-  std::vector<std::string> lines{"at " + std::to_string(line.time.count()) + " us: " + text.str()};
-  if (line.source == "lua") lines.push_back(join("called by " + script_.source, script_.args));
-  if (line.args.size() > 1) {
-    for (const auto& holding : possibilities(line.args[1])) {
-      lines.push_back("it may hold " + holding.token.value_or("an unknown token") + " until " +
-                      std::to_string(holding.expiry.to.count()) + " us");
-    }
-  }
-  findings_.violations.push_back(join(what, lines));
+Findings check_holder(const HolderLog& log, const std::vector<Stop>& stops,
+                      const Surroundings& around) {
+  return HolderCheck{log, stops, around}.run();
 }
 
 }  // namespace redlease::soak

@@ -1,5 +1,5 @@
-// Judges a soak by what its holders wrote down and what its server executed. No I/O: logs in,
-// findings out.
+// Judges a soak by what its holders wrote down; feed_checker.hpp, by what its server executed. No
+// I/O: logs in, findings out.
 //
 // Nothing is held against the library that it can't help, and each excuse is as narrow as can be: a
 // key was deleted, a server lost its memory, a process was stopped, or the machine was so busy that
@@ -7,16 +7,11 @@
 #ifndef REDLEASE_TESTS_SOAK_CHECKER_HPP
 #define REDLEASE_TESTS_SOAK_CHECKER_HPP
 
-#include <chrono>
 #include <cstddef>
-#include <map>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "soak/records.hpp"
-#include "support/monitor.hpp"
 
 namespace redlease::soak {
 
@@ -51,74 +46,42 @@ struct Findings {
   std::size_t grants = 0;      // in scripts, to one who waited
   std::size_t validities = 0;  // compared with what the server gave
 
+  std::size_t numbers = 0;            // compared with all others of their counter
+  std::size_t numbers_unseen = 0;     // drawn while there was no feed
+  std::size_t numbers_of_client = 0;  // compared with what the same client had before
+  std::size_t regressions = 0;        // noticed by a client, after the server had lost its data
+  std::size_t counters = 0;           // read at the end
+  std::size_t taken_whole = 0;        // leases on several keys, all of them in one script
+  std::size_t renewed_whole = 0;      // the same, renewals
+  std::size_t ended_whole = 0;        // the same, given back, handed on or deleted
+  std::size_t given_back = 0;         // keys that were gone when the release had its answer
+  std::size_t given_back_later = 0;   // keys that a destructor gave back
+  std::size_t left_to_expire = 0;     // keys that it could not, in trouble
+
   void add(const Findings& other);
 };
+
+// What one holder can't know of itself.
+struct Surroundings {
+  std::vector<Erasure> erasures{};
+  // How late other sleepers were, each by itself: those of the other holders, while they were not
+  // stopped, and one on each processor. A processor that is taken away from the machine holds up
+  // only the threads that are on it.
+  std::vector<std::vector<Late>> others{};
+};
+
+// When the sleeper was late and its process was not stopped.
+std::vector<Late> late_unstopped(const HolderLog& log, const std::vector<Stop>& stops);
 
 // No two leases claim one key at the same instant, unless an erasure explains it.
 Findings check_overlaps(const std::vector<HolderLog>& logs, const std::vector<Erasure>& erasures);
 
 // Of one holder: losses are final and were signalled in time, nothing is held beyond its validity,
-// and nothing is left at the end.
-Findings check_holder(const HolderLog& log, const std::vector<Stop>& stops);
-
-// Follows the MONITOR feed. The feed has requests and no replies, and its times are those at which
-// the server wrote them down, so what a key holds is known as a set of possibilities.
-class FeedChecker {
- public:
-  using Time = std::chrono::microseconds;  // since the epoch, as in the feed
-  struct Span {
-    Time from;
-    Time to;
-  };
-  struct World {
-    std::set<std::string> admins;  // addresses of those who may do anything
-    std::vector<Span> pauses;      // of the server
-    std::vector<Span> blind;       // from the end of one server until the next one's feed
-    Time longest_ttl{0};
-  };
-
-  explicit FeedChecker(World world) : world_(std::move(world)) {}
-
-  void take(const test::MonitorLine& line);
-  // When the feed is through: no lease was believed to be valid for longer than its ttl (less 1 %
-  // for drifting clocks) from when the server had set its ttl. `clocks`: how far the
-  // server's clock is ahead of that of the logs.
-  void check_validity(const HolderLog& log, nanoseconds clocks);
-  const Findings& findings() const { return findings_; }
-
- private:
-  // When the server ran a command, and when a lease ends: at some time from `from` to `to`.
-  struct Holding {
-    std::optional<std::string> token;  // none: unknown
-    Span expiry;
-  };
-  struct Script {
-    std::string source;
-    std::vector<std::string> args;  // behind the keys
-  };
-
-  Span when(Time written) const;
-  Span expiry(Span at, Time ttl) const;
-  std::vector<Holding>& possibilities(const std::string& key);
-  void forget_until(Time now);
-  void complain(const std::string& what, const test::MonitorLine& line);
-
-  void take_admin(const test::MonitorLine& line);
-  void take_script_write(const test::MonitorLine& line);
-  void take_set(const test::MonitorLine& line);
-  bool seen_throughout(const LeaseRecord& lease, nanoseconds clocks) const;
-  bool may_be_free(const std::string& key, Span at);
-  void take_grant(const test::MonitorLine& line, Time ttl);
-  std::optional<Holding> owner_in_script(const std::string& key, Span at);
-
-  World world_;
-  Findings findings_;
-  std::map<std::string, std::vector<Holding>> keys_;
-  std::optional<Span> forgotten_;  // the last time without a feed: a key not seen since is unknown
-  std::size_t next_blind_ = 0;
-  Script script_;
-  std::map<std::string, std::vector<Time>> written_;  // by token
-};
+// and nothing is left at the end. Each fencing number is above all that its client had seen before
+// it asked, also when the server has lost its data meanwhile; and only then a number may have been
+// refused.
+Findings check_holder(const HolderLog& log, const std::vector<Stop>& stops,
+                      const Surroundings& around = {});
 
 }  // namespace redlease::soak
 

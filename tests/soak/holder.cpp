@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <system_error>
@@ -22,6 +23,7 @@
 #include <redlease/redlease.hpp>
 
 #include "soak/arguments.hpp"
+#include "soak/cpu_watch.hpp"
 #include "soak/records.hpp"
 #include "support/process.hpp"
 
@@ -72,6 +74,11 @@ class Log {
   std::map<std::string, long> counts_;
 };
 
+// Where the library puts it for keys like those of the soak.
+std::string counter_of(const std::string& key, const LeaseOptions& options) {
+  return options.fence_key.empty() ? "{" + key + "}:redlease:fence" : options.fence_key;
+}
+
 // Notes when it was called. Now and then it takes its time, which is no other lease's business.
 class StopNote {
  public:
@@ -96,10 +103,15 @@ class Holding {
  public:
   // `polled`: held() is asked often, which alone would find a loss out. Otherwise nobody asks
   // before the signal.
-  Holding(Lease lease, const LeaseOptions& options, Instant acquired, bool polled,
+  Holding(Lease lease, const LeaseOptions& options, Instant began, Instant acquired, bool polled,
           milliseconds callback_pause)
       : lease_(std::move(lease)), polled_(polled), stop_note_(callback_pause) {
-    record_.key = lease_.key();
+    record_.keys.assign(lease_.keys().begin(), lease_.keys().end());
+    for (const auto& key : record_.keys) {
+      if (!options.fencing) break;
+      record_.numbers.push_back({counter_of(key, options), lease_.fencing_token(key).value()});
+    }
+    record_.began = began;
     record_.token = lease_.token().reveal();
     record_.auto_renew = options.auto_renew;
     record_.ttl = options.ttl;
@@ -110,6 +122,12 @@ class Holding {
   }
 
   Lease& lease() { return lease_; }
+
+  // Before anybody else knows it.
+  LeaseRecord beginning() {
+    record_.end = "open";
+    return record_;
+  }
 
   void listen() {
     {
@@ -245,17 +263,6 @@ class EventReader : public Observer {
   Watcher& watcher_;
 };
 
-// Only sleeps, and writes down when it woke up late.
-void sleep_and_note(const std::stop_token& stop, Log& log) {
-  constexpr auto period = 5ms;
-  while (!stop.stop_requested()) {
-    const auto due = Clock::now() + period;
-    std::this_thread::sleep_for(period);
-    const auto woke = Clock::now();
-    if (woke - due > 2ms) log.write(to_line(Late{due, woke}));
-  }
-}
-
 class Worker {
  public:
   Worker(Client& client, Watcher& watcher, Log& log, unsigned long keys, unsigned long seed)
@@ -283,38 +290,96 @@ class Worker {
     options.auto_renew = random_.one_in(2);
     if (random_.one_in(4)) options.safety_margin = options.ttl.value() / 4;
     if (options.auto_renew && random_.one_in(8)) options.max_hold = random_.between(300ms, 2000ms);
+    options.fencing = random_.one_in(2);
+    if (options.fencing && random_.one_in(4)) options.fence_key = shared_counter;
     return options;
   }
 
-  milliseconds pick_work(const LeaseOptions& options) {
-    if (!random_.one_in(6)) return random_.between(1ms, 60ms);
+  static std::string key_of(int number) { return "soak:" + std::to_string(number); }
+
+  // Some keys are for those who want several, mostly: on a busy one they hardly ever get them.
+  int pick_number(int one_in_calm) {
+    const auto keys = static_cast<int>(keys_);
+    const auto calm = std::max(1, 2 * keys / 5);
+    return random_.one_in(one_in_calm) ? keys - 1 - random_.below(calm)
+                                       : random_.below(keys - calm);
+  }
+
+  // In any order; one of them twice, now and then.
+  std::vector<std::string> pick_keys() {
+    if (!random_.one_in(3)) return {key_of(pick_number(8))};
+    std::vector<std::string> keys;
+    const auto most = std::min<std::size_t>(keys_, 2 + static_cast<std::size_t>(random_.below(3)));
+    while (keys.size() < most) {
+      const auto key = key_of(random_.one_in(8) ? pick_number(8) : pick_number(1));
+      if (std::ranges::find(keys, key) == keys.end() || random_.one_in(8)) keys.push_back(key);
+    }
+    return keys;
+  }
+
+  std::optional<Lease> acquire(const std::vector<std::string>& keys, const LeaseOptions& options) {
+    Wait wait{.at_most = random_.between(0ms, 300ms)};
+    if (keys.size() > 1) {
+      log_.count("asked for several keys");
+      return random_.one_in(4) ? client_.try_acquire_all(keys, options)
+                               : client_.acquire_all(keys, wait, options);
+    }
+    if (random_.one_in(8)) return client_.try_acquire(keys.front(), options);
+    if (random_.one_in(3)) wait.order = Order::fifo;
+    return client_.acquire(keys.front(), wait, options);
+  }
+
+  void note_regression(const std::vector<std::string>& keys, const LeaseOptions& options,
+                       Instant began) {
+    Regression regression{began, Clock::now(), {}};
+    for (const auto& key : keys) regression.counters.push_back(counter_of(key, options));
+    log_.write(to_line(regression));
+  }
+
+  void check_keys(const Lease& lease, const std::vector<std::string>& keys) {
+    const std::set<std::string> wanted{keys.begin(), keys.end()};
+    if (std::ranges::equal(lease.keys(), wanted)) return;
+    log_.write(error_line("a lease on other keys than were asked for: " + lease.key()));
+  }
+
+  milliseconds pick_work(const LeaseOptions& options, bool several) {
+    if (!random_.one_in(several ? 2 : 6)) return random_.between(1ms, 60ms);
     return random_.between(100ms, options.ttl.ceil_ms() * (options.auto_renew ? 3 : 1) + 200ms);
   }
 
   bool try_once() {
-    const auto key = "soak:" + std::to_string(random_.below(static_cast<int>(keys_)));
+    const auto keys = pick_keys();
     const auto options = pick_options();
-    Wait wait{.at_most = random_.between(0ms, 300ms)};
-    if (random_.one_in(3)) wait.order = Order::fifo;
-    auto lease = client_.acquire(key, wait, options);
-    const auto acquired = Clock::now();
-    if (!lease) return false;
-    log_.count("acquired");
-    hold(std::move(*lease), options, acquired);
+    const auto began = Clock::now();
+    try {
+      auto lease = acquire(keys, options);
+      const auto acquired = Clock::now();
+      if (!lease) return false;
+      check_keys(*lease, keys);
+      hold(std::move(*lease), options, began, acquired);
+    } catch (const Error& error) {
+      if (error.code() == errc::fence_regressed) note_regression(keys, options, began);
+      throw;
+    }
     return true;
   }
 
-  void hold(Lease lease, const LeaseOptions& options, Instant acquired) {
+  void hold(Lease lease, const LeaseOptions& options, Instant began, Instant acquired) {
     const bool polled = !random_.one_in(3);
     const bool slow_callback = random_.one_in(20);
-    auto holding = std::make_unique<Holding>(std::move(lease), options, acquired, polled,
+    auto holding = std::make_unique<Holding>(std::move(lease), options, began, acquired, polled,
                                              slow_callback ? random_.between(50ms, 300ms) : 0ms);
+    log_.count("acquired");
+    log_.write(to_line(holding->beginning()));
     if (options.auto_renew || !polled || random_.one_in(3)) holding->listen();
     watcher_.add(*holding);
-    work(*holding, pick_work(options));
+    work(*holding, pick_work(options, holding->lease().keys().size() > 1));
     const auto end = finish(*holding);
     watcher_.remove(*holding);
-    log_.write(to_line(holding->conclude(end)));
+    auto record = holding->conclude(end);
+    holding.reset();
+    record.destroyed = Clock::now();
+    log_.write(to_line(record));
   }
 
   void work(Holding& holding, milliseconds time) {
@@ -369,7 +434,9 @@ void hold_leases(const Arguments& arguments, Log& log, Watcher& watcher) {
 int run(const Arguments& arguments) {
   Log log{arguments.text("log")};
   Watcher watcher;
-  std::jthread sleeper{[&log](const std::stop_token& stop) { sleep_and_note(stop, log); }};
+  std::jthread sleeper{[&log](const std::stop_token& stop) {
+    sleep_and_note(stop, [&log](const Late& late) { log.write(to_line(late)); });
+  }};
   const auto threads = static_cast<long>(test::count_threads());
   const auto fds = static_cast<long>(test::count_fds());
   hold_leases(arguments, log, watcher);

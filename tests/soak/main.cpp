@@ -21,6 +21,8 @@
 
 #include "soak/arguments.hpp"
 #include "soak/checker.hpp"
+#include "soak/cpu_watch.hpp"
+#include "soak/feed_checker.hpp"
 #include "soak/world.hpp"
 #include "support/process.hpp"
 
@@ -37,7 +39,8 @@ constexpr int shown_of_each_kind = 2;
 struct Totals {
   int rounds = 0;
   Findings findings;
-  std::map<std::string, long> counts;  // of the holders
+  std::map<std::string, long> counts;  // of the holders that came to their end
+  std::map<std::string, long> leases;
   std::map<std::string, long> lost;
   std::map<std::string, long> ends;
   std::map<std::string, long> faults;
@@ -112,6 +115,16 @@ class FaultDriver {
 void judge(const HolderLog& log, Totals& totals) {
   for (const auto& [name, count] : log.counts) totals.counts[name] += count;
   for (const auto& lease : log.leases) {
+    ++totals.leases["all"];
+    if (log.killed) ++totals.leases["of a process that was killed"];
+    if (!lease.numbers.empty()) ++totals.leases["with fencing numbers"];
+    if (!lease.numbers.empty() && lease.numbers.front().counter == shared_counter) {
+      ++totals.leases["with numbers of the shared counter"];
+    }
+    if (lease.keys.size() > 1) ++totals.leases["on several keys"];
+    if (lease.keys.size() > 1 && !lease.numbers.empty()) {
+      ++totals.leases["on several keys, with fencing numbers"];
+    }
     ++totals.ends[lease.end];
     if (lease.loss != "none") ++totals.lost[lease.loss];
   }
@@ -125,9 +138,17 @@ nanoseconds clocks() {
 
 Findings check_feed(World& world, const std::string& directory) {
   FeedChecker checker{world.feed_world()};
+  const auto counters = world.counters();
   const auto feed = world.feed();
   for (const auto& line : feed) checker.take(line);
-  for (const auto& holder : world.holders()) checker.check_validity(holder.log(), clocks());
+  std::vector<HolderLog> logs;
+  for (const auto& holder : world.holders()) {
+    logs.push_back(holder.log());
+    checker.check_validity(logs.back(), clocks());
+    checker.check_ends(logs.back(), world.troubles(holder), clocks());
+  }
+  checker.check_numbers(logs, clocks());
+  checker.check_counters(counters);
   if (!checker.findings().violations.empty()) {
     std::ofstream file(directory + "/feed.log");
     for (const auto& line : feed) file << line.time.count() << ' ' << line << '\n';
@@ -140,7 +161,17 @@ std::string describe(int status) {
                              : fmt::format("exit status {}", WEXITSTATUS(status));
 }
 
-Findings check_holders(World& world, Totals& totals) {
+Surroundings surroundings(World& world, const std::vector<HolderLog>& logs, std::size_t self,
+                          const std::vector<std::vector<Late>>& processors) {
+  Surroundings around{.erasures = world.erasures(), .others = processors};
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    if (i != self) around.others.push_back(late_unstopped(logs[i], world.holders()[i].stops()));
+  }
+  return around;
+}
+
+Findings check_holders(World& world, Totals& totals,
+                       const std::vector<std::vector<Late>>& processors) {
   Findings findings;
   std::vector<HolderLog> logs;
   for (auto& holder : world.holders()) {
@@ -149,16 +180,27 @@ Findings check_holders(World& world, Totals& totals) {
     };
     if (const auto status = holder.status(); !status) {
       complain("it does not end");
-    } else if (*status != 0) {
+    } else if (*status != 0 && !holder.was_killed()) {
       complain(describe(*status));
     }
     if (const auto output = holder.output(); !output.empty()) complain("it said: " + output);
     logs.push_back(holder.log());
     judge(logs.back(), totals);
-    findings.add(check_holder(logs.back(), holder.stops()));
+  }
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    const auto around = surroundings(world, logs, i, processors);
+    findings.add(check_holder(logs[i], world.holders()[i].stops(), around));
   }
   findings.add(check_overlaps(logs, world.erasures()));
   return findings;
+}
+
+void write_lateness(const std::vector<std::vector<Late>>& processors,
+                    const std::string& directory) {
+  std::ofstream file(directory + "/processors.log");
+  for (std::size_t i = 0; i < processors.size(); ++i) {
+    for (const auto& late : processors[i]) file << i << ' ' << to_line(late) << '\n';
+  }
 }
 
 void write_events(World& world, const std::string& directory) {
@@ -184,17 +226,22 @@ std::vector<std::string> run_round(const Scale& scale, unsigned long seed, secon
   Findings findings;
   {
     World world{scale, seed, directory};
+    CpuWatch watch;
     const auto end = Clock::now() + time;
     world.start_holders(time);
     std::this_thread::sleep_for(1s);
     FaultDriver{world, seed, totals.faults}.run_until(end - 4s);
     world.await_holders(std::chrono::ceil<seconds>(end - Clock::now()) + 30s);
-    findings = check_holders(world, totals);
+    const auto processors = watch.stop();
+    findings = check_holders(world, totals, processors);
     if (!world.keys_vanish(std::chrono::ceil<seconds>(scale.longest_ttl) + 5s)) {
       findings.violations.emplace_back("keys are left on the server");
     }
     findings.add(check_feed(world, directory));
-    if (!findings.violations.empty()) write_events(world, directory);
+    if (!findings.violations.empty()) {
+      write_events(world, directory);
+      write_lateness(processors, directory);
+    }
   }
   if (!test::eventually(
           5s, [=] { return test::count_threads() <= threads && test::count_fds() <= fds; })) {
@@ -216,6 +263,7 @@ void print(const Totals& totals, const Scale& scale, double minutes) {
   const auto& found = totals.findings;
   fmt::print("\n");
   print_group("holders", totals.counts);
+  print_group("leases", totals.leases);
   print_group("leases ended", totals.ends);
   print_group("leases lost", totals.lost);
   print_group("faults", totals.faults);
@@ -234,6 +282,17 @@ void print(const Totals& totals, const Scale& scale, double minutes) {
   row("renewals by scripts, the same", found.renewals);
   row("grants by scripts, of a key that was ours or free", found.grants);
   row("validities compared with what the server gave", found.validities);
+  row("fencing numbers compared with all of their counter", found.numbers);
+  row("fencing numbers drawn while there was no feed", found.numbers_unseen);
+  row("fencing numbers compared with those their client had", found.numbers_of_client);
+  row("numbers refused by a client, of a counter that was lost", found.regressions);
+  row("counters read at the end of a round", found.counters);
+  row("scripts that gave several keys, all at once", found.taken_whole);
+  row("renewals of leases on several keys, all at once", found.renewed_whole);
+  row("ends of leases on several keys, with nothing left", found.ended_whole);
+  row("keys of released leases, gone with the answer", found.given_back);
+  row("keys of destroyed leases, given back", found.given_back_later);
+  row("keys of destroyed leases, left to expire in trouble", found.left_to_expire);
   fmt::print(
       "\n{:.1f} minutes, {} rounds, {} processes with {} threads on {} keys: {} violations\n",
       minutes, totals.rounds, scale.holders, scale.threads, scale.keys, found.violations.size());
@@ -253,7 +312,7 @@ std::vector<std::string> idleness(const Totals& totals, double minutes) {
     missing.push_back(fmt::format("{}: {} instead of {:.0f}", what, had, needed));
   };
   const auto& found = totals.findings;
-  need("leases acquired", count(totals.counts, "acquired"), 200);
+  need("leases acquired", count(totals.leases, "all"), 200);
   need("leases released", count(totals.ends, "released"), 100);
   need("leases that expired", count(totals.lost, "expired"), 5);
   need("leases taken or missing", count(totals.lost, "taken") + count(totals.lost, "missing"), 1);
@@ -261,6 +320,12 @@ std::vector<std::string> idleness(const Totals& totals, double minutes) {
   need("deletes by scripts", found.deletes, 100);
   need("renewals by scripts", found.renewals, 20);
   need("grants by scripts", found.grants, 20);
+  need("leases on several keys", count(totals.leases, "on several keys"), 20);
+  need("fencing numbers compared", found.numbers, 100);
+  need("renewals of leases on several keys", found.renewed_whole, 5);
+  need("ends of leases on several keys", found.ended_whole, 20);
+  need("keys of released leases", found.given_back, 100);
+  need("keys of destroyed leases", found.given_back_later, 20);
   need("leases held over a long stop", found.long_stops, 0);
   for (const auto& [fault, happened] : totals.faults) need(fault, happened, 0);
   return missing;
@@ -312,7 +377,7 @@ bool run(double minutes, unsigned long seed) {
     wrong = run_round(scale, seed + static_cast<unsigned long>(round), whole / rounds, directory,
                       totals);
     fmt::print("round {}: {} leases so far, {} violations\n", round + 1,
-               count(totals.counts, "acquired"), wrong.size());
+               count(totals.leases, "all"), wrong.size());
     std::fflush(stdout);
     if (wrong.empty()) std::filesystem::remove_all(directory);
   }

@@ -1,5 +1,6 @@
 #include "soak/records.hpp"
 
+#include <algorithm>
 #include <istream>
 #include <sstream>
 #include <stdexcept>
@@ -50,6 +51,39 @@ std::optional<Instant> maybe(const Fields& fields, const char* name) {
 }
 bool flag(const Fields& fields, const char* name) { return fields.at(name) != "0"; }
 
+std::string to_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : ",") + word;
+  return text;
+}
+
+std::vector<std::string> words_in(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
+// "counter@number,counter@number"
+std::string to_text(const std::vector<Number>& numbers) {
+  std::vector<std::string> words;
+  words.reserve(numbers.size());
+  for (const auto& [counter, value] : numbers) {
+    words.push_back(counter + '@' + std::to_string(value));
+  }
+  return to_text(words);
+}
+
+std::vector<Number> numbers_in(const std::string& text) {
+  std::vector<Number> numbers;
+  for (const auto& word : words_in(text)) {
+    const auto at = word.rfind('@');
+    if (at == std::string::npos) throw std::runtime_error("not counter@number: " + word);
+    numbers.push_back({word.substr(0, at), std::stoll(word.substr(at + 1))});
+  }
+  return numbers;
+}
+
 // "seen:end,seen:end,"
 std::string to_text(const std::vector<Validity>& all) {
   std::string text;
@@ -72,12 +106,14 @@ std::vector<Validity> validities(const std::string& text) {
 }
 
 LeaseRecord lease_from(const Fields& fields) {
-  return {.key = fields.at("key"),
+  return {.keys = words_in(fields.at("keys")),
+          .numbers = numbers_in(fields.at("numbers")),
           .token = fields.at("token"),
           .auto_renew = flag(fields, "auto"),
           .renewed_by_hand = flag(fields, "by_hand"),
           .ttl = span(fields, "ttl"),
           .margin = span(fields, "margin"),
+          .began = instant(fields, "began"),
           .acquired = instant(fields, "acquired"),
           .last_held = instant(fields, "last_held"),
           .valid_first = instant(fields, "valid_first"),
@@ -88,9 +124,22 @@ LeaseRecord lease_from(const Fields& fields) {
           .held_late = maybe(fields, "held_late"),
           .releasing = maybe(fields, "releasing"),
           .answered = maybe(fields, "answered"),
+          .destroyed = maybe(fields, "destroyed"),
           .revived = flag(fields, "revived"),
           .loss = fields.at("loss"),
           .end = fields.at("end")};
+}
+
+// Its end takes the place of its beginning, which is not far above.
+void add_lease(LeaseRecord&& lease, HolderLog& log) {
+  const auto same = std::find_if(
+      log.leases.rbegin(), log.leases.rend(),
+      [&](const LeaseRecord& other) { return other.end == "open" && other.token == lease.token; });
+  if (same == log.leases.rend()) {
+    log.leases.push_back(std::move(lease));
+  } else {
+    *same = std::move(lease);
+  }
 }
 
 void read_line(const std::string& line, HolderLog& log) {
@@ -111,7 +160,10 @@ void read_line(const std::string& line, HolderLog& log) {
   }
   const auto fields = fields_of(words);
   if (kind == "lease") {
-    log.leases.push_back(lease_from(fields));
+    add_lease(lease_from(fields), log);
+  } else if (kind == "regressed") {
+    log.regressions.push_back(
+        {instant(fields, "began"), instant(fields, "at"), words_in(fields.at("counters"))});
   } else if (kind == "late") {
     log.late.push_back({instant(fields, "due"), instant(fields, "woke")});
   } else if (kind == "leftovers") {
@@ -125,12 +177,14 @@ void read_line(const std::string& line, HolderLog& log) {
 
 std::string to_line(const LeaseRecord& lease) {
   return Words{"lease"}
-      .add("key", lease.key)
+      .add("keys", to_text(lease.keys))
+      .add("numbers", to_text(lease.numbers))
       .add("token", lease.token)
       .add("auto", long{lease.auto_renew})
       .add("by_hand", long{lease.renewed_by_hand})
       .add("ttl", lease.ttl)
       .add("margin", lease.margin)
+      .add("began", lease.began)
       .add("acquired", lease.acquired)
       .add("last_held", lease.last_held)
       .add("valid_first", lease.valid_first)
@@ -141,9 +195,18 @@ std::string to_line(const LeaseRecord& lease) {
       .add("held_late", lease.held_late)
       .add("releasing", lease.releasing)
       .add("answered", lease.answered)
+      .add("destroyed", lease.destroyed)
       .add("revived", long{lease.revived})
       .add("loss", lease.loss)
       .add("end", lease.end)
+      .text();
+}
+
+std::string to_line(const Regression& regression) {
+  return Words{"regressed"}
+      .add("began", regression.began)
+      .add("at", regression.at)
+      .add("counters", to_text(regression.counters))
       .text();
 }
 
@@ -161,10 +224,12 @@ std::string count_line(const std::string& name, long count) {
 
 std::string error_line(const std::string& what) { return "error " + what; }
 
-HolderLog read_log(const std::string& name, std::istream& lines) {
+HolderLog read_log(const std::string& name, std::istream& lines, bool killed) {
   HolderLog log;
   log.name = name;
+  log.killed = killed;
   for (std::string line; std::getline(lines, line);) {
+    if (killed && lines.eof()) break;  // it has no end
     try {
       read_line(line, log);
     } catch (const std::exception& error) {

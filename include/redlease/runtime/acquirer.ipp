@@ -288,7 +288,9 @@ std::optional<store::Failure> Acquirer::fallen_counter() {
       return store::Failure{errc::fence_regressed, backend_.store.describe("acquire", keys_, cause),
                             false, false};
     }
-    backend_.fences.note(counter, number);
+  }
+  for (std::size_t i = 0; i < grant_->numbers.size(); ++i) {
+    backend_.fences.note(terms_.demand.counters[i], grant_->numbers[i]);
   }
   return std::nullopt;
 }
