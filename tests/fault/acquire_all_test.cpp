@@ -450,6 +450,21 @@ TEST_F(AcquireAllFaultTest, B49AWaitEndsInTime) {
   EXPECT_TRUE(becomes_empty(client));
 }
 
+// B38: an unreachable server is not busy, for none of those who wait behind one another.
+TEST_F(AcquireAllFaultTest, B38AllWhoWaitHearOfADeadServer) {
+  server.admin("SET", "b", "stranger", "PX", 60'000);
+  Client client{server.url(), hasty()};
+  const Wait wait{.at_most = 2s, .backoff = {.min = 5ms, .max = 10ms}};
+  std::vector<std::unique_ptr<AllWaiter>> waiters;
+  for (int i = 0; i < 4; ++i) waiters.push_back(std::make_unique<AllWaiter>(client, abc, wait));
+  EXPECT_TRUE(eventually(10s, [&] {
+    return std::all_of(waiters.begin(), waiters.end(), [](auto& each) { return each->asked(); });
+  }));
+  server.pause();
+  for (auto& each : waiters) EXPECT_THROW(static_cast<void>(each->acquired()), Error);
+  server.resume();
+}
+
 // B65: without memory nothing is taken, and what is held is renewed and given back, to a waiter
 // later.
 TEST_F(AcquireAllFaultTest, B65AServerWithoutMemory) {

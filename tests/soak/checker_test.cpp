@@ -521,7 +521,7 @@ class SoakScripts : public SoakFeed {
     checker.check_numbers({log_of(std::move(leases))}, clocks);
   }
 
-  const Lines delete_both{R"("DEL" "j")", R"("DEL" "k")"};
+  const Lines delete_both{R"("DEL" "j" "k")"};
   const nanoseconds clocks = ms(0) - at(0ms).time_since_epoch();
 };
 

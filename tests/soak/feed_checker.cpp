@@ -426,6 +426,14 @@ void FeedChecker::take_script_write(const test::MonitorLine& line) {
     complain("an unguarded write of a script", line);
     return;
   }
+  if (command == "DEL" && line.args.size() > 2) {
+    for (std::size_t i = 1; i < line.args.size(); ++i) {
+      auto one = line;
+      one.args = {command, line.args[i]};
+      take_script_write(one);
+    }
+    return;
+  }
   const auto& key = line.args[1];
   const auto at = when(line.time);
   const auto owner = owner_in_script(key, at);

@@ -184,7 +184,8 @@ bool Acquirer::wait_for_all(const Wait& wait, core::WaitPlan& plan) {
       }
       if (!more) return false;
       const bool tries = news.called || place.is_first() || wait.attempts;
-      if (tries && attempt(plan)) return true;
+      if (tries && attempt(plan, &place)) return true;
+      if (!tries) place.heard(answered_at_, trouble_);
       if (news.called) continue;  // that counts for no attempt of his own
       next = tries ? plan.next_attempt(Clock::now(), random_unit())
                    : plan.next_look(Clock::now(), random_unit());
