@@ -61,7 +61,7 @@ std::span<const std::string> Lease::keys() const noexcept {
 }
 
 FencingToken Lease::fencing_token() const {
-  const auto& numbers = require(core_, "fencing_token").numbers();
+  const auto numbers = require(core_, "fencing_token").numbers();
   if (numbers.size() == 1) return numbers.front();
   throw std::invalid_argument("fencing_token: " + detail::quote(key()) +
                               (numbers.empty() ? ": the lease was acquired without fencing"

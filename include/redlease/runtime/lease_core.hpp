@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -65,7 +66,10 @@ class LeaseCore final : public runtime::Kept {
   const store::Keys& keys() const noexcept { return keys_; }
   const Token& token() const noexcept { return token_; }
   /// One for each key; empty without fencing.
-  const std::vector<FencingToken>& numbers() const noexcept { return numbers_; }
+  std::span<const FencingToken> numbers() const noexcept {
+    if (!numbers_) return {};
+    return *numbers_;
+  }
   std::chrono::milliseconds ttl() const noexcept { return ttl_; }
 
   std::chrono::nanoseconds remaining() noexcept;
@@ -131,10 +135,10 @@ class LeaseCore final : public runtime::Kept {
 
   std::shared_ptr<runtime::ClientState> client_;
   runtime::Backend* backend_;  // of the process that took the lease; alive while client_ is
-  const std::unique_ptr<const std::string> label_;  // mostly there is none
+  const std::unique_ptr<const std::string> label_;                  // mostly there is none
+  const std::unique_ptr<const std::vector<FencingToken>> numbers_;  // mostly there are none, either
   const store::Keys keys_;
   const Token token_;
-  const std::vector<FencingToken> numbers_;
   Turn turn_;  // one renewal or release at a time
   const std::chrono::milliseconds ttl_;
   const bool in_line_;

@@ -36,9 +36,11 @@ LeaseCore::LeaseCore(std::shared_ptr<runtime::ClientState> client, store::Keys&&
     : client_(std::move(client)),
       backend_(&client_->here()),
       label_(terms.label.empty() ? nullptr : std::make_unique<const std::string>(terms.label)),
+      numbers_(grant.numbers.empty()
+                   ? nullptr
+                   : std::make_unique<const std::vector<FencingToken>>(std::move(grant.numbers))),
       keys_(std::move(keys)),
       token_(grant.token),
-      numbers_(std::move(grant.numbers)),
       ttl_(terms.demand.ttl),
       in_line_(terms.in_line),
       state_(grant.sent, terms.demand.ttl, terms.safety_margin) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,19 +20,20 @@ class Keys {
     std::sort(keys.begin(), keys.end());
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     one_ = keys.front();
-    if (keys.size() > 1) several_ = std::move(keys);
+    if (keys.size() > 1)
+      several_ = std::make_unique<const std::vector<std::string>>(std::move(keys));
   }
 
   const std::string& first() const noexcept { return one_; }
-  bool several() const noexcept { return !several_.empty(); }
+  bool several() const noexcept { return several_ != nullptr; }
   std::span<const std::string> all() const noexcept {
-    if (several_.empty()) return {&one_, 1};
-    return several_;
+    if (several_) return *several_;
+    return {&one_, 1};
   }
 
  private:
   std::string one_;
-  std::vector<std::string> several_;  // empty if there is one
+  std::unique_ptr<const std::vector<std::string>> several_;  // there is room in a lease for one
 };
 
 /// A look at the keys of a lease, which somebody else keeps.
