@@ -1000,7 +1000,7 @@ void one_cycle(Client& client, std::mt19937& random, Tally& tally) {
   const auto pick = [&](int n) { return std::uniform_int_distribution{0, n - 1}(random); };
   Keys keys{"k0", "k1", "k2", "k3"};
   std::shuffle(keys.begin(), keys.end(), random);
-  keys.resize(static_cast<std::size_t>(1 + pick(4)));
+  keys.resize(1 + static_cast<std::size_t>(pick(4)));
   const LeaseOptions options{.ttl = std::chrono::milliseconds{pick(6) == 0 ? 30 : 5000},
                              .auto_renew = pick(8) == 0,
                              .fencing = pick(3) == 0};

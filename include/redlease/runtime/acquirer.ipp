@@ -172,13 +172,12 @@ bool Acquirer::wait_for_all(const Wait& wait, core::WaitPlan& plan) {
       if (!more && !plan.has_attempts()) return false;
       if (!more && listening()) hint_ = what_is_there(plan.deadline());
       auto news = place.wait(next.value_or(plan.deadline()), wait.stop, !more);
-      const bool granted = news.grant.has_value();
       if (!is_needed(wait, news, more)) {
         trouble_.reset();
         return false;
       }
-      if (granted && use(std::move(news), plan.deadline())) return true;
-      if (granted) {
+      if (news.grant) {
+        if (use(std::move(news), plan.deadline())) return true;
         place.back_in_line();
         continue;
       }
