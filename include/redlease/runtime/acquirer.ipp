@@ -87,7 +87,7 @@ bool Acquirer::take_turn(const core::WaitPlan& plan) {
 bool Acquirer::attempt(const core::WaitPlan& plan, Place* place) {
   const auto began = Clock::now();
   auto acquisition = backend_.store.acquire(keys_, terms_.demand, plan.deadline());
-  blocker_ = acquisition.blocker;
+  if (!acquisition.failure) blocker_ = acquisition.blocker;
   if (place != nullptr) place->attempt_ended(acquisition, began);
   if (acquisition.grant) {
     grant_ = std::move(acquisition.grant);

@@ -117,7 +117,6 @@ class LeaseCore final : public runtime::Kept {
   bool may_renew() const noexcept;
   Step look_further(Clock::time_point now) noexcept;
   bool is_lost(Clock::time_point now) noexcept;
-  std::string name() const;
   void leave_keeper() noexcept;
   Loss make_loss(LossReason reason) const;
   [[noreturn]] void throw_not_held(const char* operation) const;

@@ -87,15 +87,9 @@ Loss LeaseCore::make_loss(LossReason reason) const {
   return {reason, keys_.first(), token_.fingerprint(), state_.ended_at() - state_.acquired_at()};
 }
 
-// For a message.
-std::string LeaseCore::name() const {
-  const auto more = keys_.all().size() - 1;
-  return quote(keys_.first()) + (more > 0 ? fmt::format(" and {} more", more) : "");
-}
-
 void LeaseCore::throw_not_held(const char* operation) const {
   throw std::invalid_argument(
-      fmt::format("{} {}: the lease is not held: {}", operation, name(),
+      fmt::format("{} {}: the lease is not held: {}", operation, store::quote(keys_),
                   ours() ? "it was released" : "it belongs to another process"));
 }
 
@@ -114,13 +108,13 @@ void LeaseCore::ensure_held(std::chrono::nanoseconds min) {
   const auto now = Clock::now();
   require_held("ensure_held", now);
   if (state_.is_releasing()) {
-    throw Error{errc::in_doubt,
-                fmt::format("ensure_held {}: a release is under way or in doubt", name())};
+    throw Error{errc::in_doubt, fmt::format("ensure_held {}: a release is under way or in doubt",
+                                            store::quote(keys_))};
   }
   if (const auto left = state_.remaining(now); left < min) {
-    const auto text =
-        fmt::format("ensure_held {}: only {} ms are left of the lease, not {} ms", name(),
-                    left / std::chrono::milliseconds{1}, Duration{min}.ceil_ms().count());
+    const auto text = fmt::format("ensure_held {}: only {} ms are left of the lease, not {} ms",
+                                  store::quote(keys_), left / std::chrono::milliseconds{1},
+                                  Duration{min}.ceil_ms().count());
     throw LeaseLost{
         text,
         {LossReason::expired, keys_.first(), token_.fingerprint(), now - state_.acquired_at()}};
@@ -139,12 +133,13 @@ void LeaseCore::renew(std::chrono::milliseconds ttl) {
     const auto now = Clock::now();
     require_held("renew", now);
     if (state_.is_releasing()) {
-      throw Error{errc::in_doubt, fmt::format("renew {}: a release is in doubt", name())};
+      throw Error{errc::in_doubt,
+                  fmt::format("renew {}: a release is in doubt", store::quote(keys_))};
     }
     if (!state_.can_last(ttl)) {
       throw std::invalid_argument(
           fmt::format("renew {}: ttl = {}: must be more than the lease's safety_margin and 1 %",
-                      name(), to_text(ttl)));
+                      store::quote(keys_), to_text(ttl)));
     }
     state_.begin_renewal(now, ttl);
     limit = state_.ends_at();

@@ -98,6 +98,9 @@ inline constexpr std::string_view fencing_counter = "redlease:fence";
 std::optional<std::vector<FencingToken>> read_numbers(const wire::Reply& answer,
                                                       const Demand& demand);
 
+/// For a message: "'a' and 2 more".
+std::string quote(KeyView keys);
+
 /// What lives for longer lives for ever, as far as anybody waits for its end.
 inline constexpr std::chrono::milliseconds longest_ttl = std::chrono::hours{24 * 365 * 100};
 

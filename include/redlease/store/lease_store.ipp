@@ -68,6 +68,11 @@ bool is_no_script(const Outcome& outcome) noexcept {
          wire::classify(outcome.reply.text) == wire::ServerError::no_script;
 }
 
+std::string quote(KeyView keys) {
+  auto first = detail::quote(keys.first());
+  return keys.several() ? fmt::format("{} and {} more", first, keys.size() - 1) : first;
+}
+
 std::optional<std::vector<FencingToken>> read_numbers(const Reply& reply, const Demand& demand) {
   std::vector<FencingToken> numbers;
   if (demand.counters.empty()) return numbers;
@@ -444,9 +449,7 @@ Outcome LeaseStore::look(const lua::Script& script, const ScriptKeys& keys,
 
 std::string LeaseStore::describe(std::string_view operation, KeyView keys,
                                  std::string_view cause) const {
-  const auto more = keys.several() ? fmt::format(" and {} more", keys.size() - 1) : std::string{};
-  return fmt::format("{} {}{} at {}: {}", operation, detail::quote(keys.first()), more, server_,
-                     cause);
+  return fmt::format("{} {} at {}: {}", operation, quote(keys), server_, cause);
 }
 
 Failure LeaseStore::failure(std::string_view operation, KeyView keys,
