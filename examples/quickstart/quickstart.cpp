@@ -54,10 +54,10 @@ bool book_order(redlease::Client& redis) {
   std::stop_token lost = lease->stop_token();  // requested in time, if the server keeps the key
   Transaction books;                           // rolls back unless it is committed
   for (int line = 0; line < 3 && !lost.stop_requested(); ++line) books.reserve_stock();
-  lease->ensure_held(500ms);  // throws LeaseLost unless 500 ms are left for certain
-  books.commit();             // the step that can't be undone
-  std::error_code late;       // the commit stands, whatever becomes of the release
-  lease->release(late);       // other trouble than a loss: the ttl frees the key
+  lease->ensure_held(1s);  // throws LeaseLost unless 1 s is left for certain
+  books.commit();          // the step that can't be undone
+  std::error_code late;    // the commit stands, whatever becomes of the release
+  lease->release(late);    // other trouble than a loss: the ttl frees the key
   if (late == redlease::errc::lost) report_overlap(lease->key());
   return true;
 }

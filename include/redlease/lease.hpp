@@ -94,11 +94,12 @@ class REDLEASE_API Lease {
   /// True while the key is ours for certain, provided that the server keeps it (see above). False
   /// from the start of a release. Doesn't block.
   bool held() const noexcept;
-  /// Returns if the lease is held and stays so for at least `min`: to be called right before a
-  /// step that can't be undone. Throws LeaseLost if it is lost, and also if less than `min` is
-  /// left: then the lease stays held, loss() stays empty and renew() still works. Throws
-  /// Error{in_doubt} while a release is under way or in doubt, std::invalid_argument if there is
-  /// nothing to hold. Doesn't block.
+  /// Returns if the lease is held and remaining() is at least `min`: to be called right before a
+  /// step that can't be undone. A `min` up to `safety_margin` asks for no more than held() where
+  /// the lease is lost that much before the end of validity. Throws LeaseLost if it is lost, and
+  /// also if less than `min` is left: then the lease stays held, Lease::loss() stays empty and
+  /// renew() still works. Throws Error{in_doubt} while a release is under way or in doubt,
+  /// std::invalid_argument if there is nothing to hold. Doesn't block.
   void ensure_held(Duration min = std::chrono::nanoseconds{0}) const;
   /// For the work under the lease: requested when the lease is lost, and at the latest
   /// `safety_margin` before validity ends, whatever the network does. See "What to do on loss".
