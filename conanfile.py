@@ -29,6 +29,8 @@ class RedleaseRecipe(ConanFile):
 
     def layout(self):
         cmake_layout(self)
+        # For the editable mode: beside the headers in the source tree there is a generated one.
+        self.cpp.build.includedirs = ["generated/include"]
 
     def requirements(self):
         # Users of the compiled library see the headers of none of them.

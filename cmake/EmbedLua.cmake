@@ -4,7 +4,11 @@
 # its SHA1, the name by which EVALSHA calls it. A changed, new or removed script runs this again; the
 # header is touched only when its content changes.
 function(redlease_embed_lua directory header)
-  file(GLOB files CONFIGURE_DEPENDS "${directory}/*.lua")
+  string(REGEX REPLACE "([][*?])" "[\\1]" pattern "${directory}/")
+  file(GLOB files CONFIGURE_DEPENDS "${pattern}*.lua")
+  if(NOT files)
+    message(FATAL_ERROR "there are no scripts in ${directory}")
+  endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
 
   set(scripts "")

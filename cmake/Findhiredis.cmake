@@ -20,14 +20,14 @@ endif()
 # pkg-config names the directory of hiredis.h itself, or the one above it, or both.
 set(hiredis_include_hints ${PC_HIREDIS_INCLUDEDIR} ${PC_HIREDIS_INCLUDE_DIRS})
 list(TRANSFORM hiredis_include_hints REPLACE "/hiredis/?$" "")
-find_path(HIREDIS_INCLUDE_DIR hiredis/hiredis.h HINTS ${hiredis_include_hints})
-find_library(HIREDIS_LIBRARY hiredis HINTS ${PC_HIREDIS_LIBDIR} ${PC_HIREDIS_LIBRARY_DIRS})
-mark_as_advanced(HIREDIS_INCLUDE_DIR HIREDIS_LIBRARY)
+find_path(REDLEASE_HIREDIS_INCLUDE_DIR hiredis/hiredis.h HINTS ${hiredis_include_hints})
+find_library(REDLEASE_HIREDIS_LIBRARY hiredis HINTS ${PC_HIREDIS_LIBDIR} ${PC_HIREDIS_LIBRARY_DIRS})
+mark_as_advanced(REDLEASE_HIREDIS_INCLUDE_DIR REDLEASE_HIREDIS_LIBRARY)
 unset(hiredis_include_hints)
 
-if(HIREDIS_INCLUDE_DIR)
+if(REDLEASE_HIREDIS_INCLUDE_DIR)
   set(hiredis_VERSION "")
-  file(STRINGS "${HIREDIS_INCLUDE_DIR}/hiredis/hiredis.h" hiredis_version_lines
+  file(STRINGS "${REDLEASE_HIREDIS_INCLUDE_DIR}/hiredis/hiredis.h" hiredis_version_lines
     REGEX "^#define HIREDIS_(MAJOR|MINOR|PATCH) +[0-9]+")
   foreach(line IN LISTS hiredis_version_lines)
     string(REGEX REPLACE ".* " "" number "${line}")
@@ -38,12 +38,12 @@ endif()
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(hiredis
-  REQUIRED_VARS HIREDIS_LIBRARY HIREDIS_INCLUDE_DIR
+  REQUIRED_VARS REDLEASE_HIREDIS_LIBRARY REDLEASE_HIREDIS_INCLUDE_DIR
   VERSION_VAR hiredis_VERSION)
 
 if(hiredis_FOUND)
   add_library(hiredis::hiredis UNKNOWN IMPORTED)
   set_target_properties(hiredis::hiredis PROPERTIES
-    IMPORTED_LOCATION "${HIREDIS_LIBRARY}"
-    INTERFACE_INCLUDE_DIRECTORIES "${HIREDIS_INCLUDE_DIR}")
+    IMPORTED_LOCATION "${REDLEASE_HIREDIS_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${REDLEASE_HIREDIS_INCLUDE_DIR}")
 endif()

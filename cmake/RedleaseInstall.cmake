@@ -31,10 +31,14 @@ if(REDLEASE_BUILD_LIBRARY)
     set(pc_cflags "")
   endif()
 
-  # Relative to the file, so that the installed tree can be moved.
+  # Relative to the file, so that the installed tree can be moved; but that of the compiler itself by
+  # its name, for pkg-config leaves out the directories that are searched anyway.
   set(pc_dir "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig")
   file(RELATIVE_PATH pc_prefix "${pc_dir}" "${CMAKE_INSTALL_PREFIX}")
-  string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
+  string(REGEX REPLACE "/$" "" pc_prefix "\${pcfiledir}/${pc_prefix}")
+  if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
+    set(pc_prefix "/usr")
+  endif()
   file(RELATIVE_PATH pc_libdir "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_LIBDIR}")
   file(RELATIVE_PATH pc_includedir "${CMAKE_INSTALL_PREFIX}" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
   list(JOIN link_dependencies ", " pc_requires)
@@ -48,10 +52,9 @@ configure_package_config_file(
   "${PROJECT_BINARY_DIR}/redleaseConfig.cmake"
   INSTALL_DESTINATION "${package_dir}"
   NO_SET_AND_CHECK_MACRO)
-# Before 1.0 a minor version may break its users.
 write_basic_package_version_file(
   "${PROJECT_BINARY_DIR}/redleaseConfigVersion.cmake"
-  COMPATIBILITY SameMinorVersion)
+  COMPATIBILITY ${version_compatibility})
 install(FILES
   "${PROJECT_BINARY_DIR}/redleaseConfig.cmake"
   "${PROJECT_BINARY_DIR}/redleaseConfigVersion.cmake"

@@ -53,9 +53,9 @@ REDLEASE_API const char* to_string(LossReason reason) noexcept;
 
 struct Loss {
   LossReason reason = LossReason::expired;
-  std::string key;                       ///< of a lease on several keys the first in order,
+  std::string key{};                     ///< of a lease on several keys the first in order,
                                          ///< whichever was lost
-  std::string fingerprint;               ///< of the token that was lost
+  std::string fingerprint{};             ///< of the token that was lost
   std::chrono::nanoseconds held_for{0};  ///< from acquisition to loss
 };
 

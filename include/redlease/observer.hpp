@@ -26,16 +26,16 @@ struct Event {
   };
 
   Kind kind{};
-  std::string key;
-  std::string fingerprint;  ///< of the lease's token; empty when there is none
-  std::string label;        ///< LeaseOptions::label
-  std::string server;
+  std::string key{};
+  std::string fingerprint{};  ///< of the lease's token; empty when there is none
+  std::string label{};        ///< LeaseOptions::label
+  std::string server{};
   std::chrono::nanoseconds waited{0};
   std::chrono::nanoseconds held_for{0};  ///< since the acquisition
   std::chrono::nanoseconds left{0};      ///< of validity; 0 for a lease that is lost
-  std::optional<LossReason> reason;
-  std::error_code error;  ///< for renew_failed, in_doubt and background_error
-  std::string message;    ///< for people; no secret in it
+  std::optional<LossReason> reason{};
+  std::error_code error{};  ///< for renew_failed, in_doubt and background_error
+  std::string message{};    ///< for people; no secret in it
 };
 
 /// "acquired", "contended", …

@@ -60,7 +60,8 @@ class Command {
 
   /// The arguments come in two parts.
   Command(std::span<const std::string_view> first, std::span<const std::string_view> second) {
-    append(CommandHeader{'*', first.size() + second.size()}.text());
+    const CommandHeader header{'*', first.size() + second.size()};  // fits in any case
+    size_ = header.text().copy(short_.data(), short_.size());
     for (const auto argument : first) add(argument);
     for (const auto argument : second) add(argument);
   }
